@@ -12,17 +12,16 @@ windows of one position; sequences are images of one row.
 """
 
 import dataclasses
-import itertools
 import math
 
 import keras
 import numpy as np
-from keras import ops
 
+from keras_fm.per_example import direct_ops as ops
+from keras_fm.per_example.pull_backs import pull_back
 from keras_fm.per_example.stages import weights_of
 from keras_fm.per_example.windows import Windows
 
-_KINDS = (keras.layers.Dense, keras.layers.Conv1D, keras.layers.Conv2D)
 # Of a convolution that is unfolded.
 PLAIN_OPTIONS = {
     "data_format": "channels_last",
@@ -35,6 +34,8 @@ PLAIN_OPTIONS = {
 UNDERFLOW = 1e-24
 # Of an unfolded input that are multiplied at a time.
 _COLUMNS = 64
+# Numbers of it that are made at a time.
+_AT_ONCE = 2**20
 # Of the square of what positions give before they cancel: more than the square
 # of what float32 may get wrong of it, and of what it may get wrong of a square.
 _ROUNDING = 1e-6
@@ -103,13 +104,9 @@ def without_cancelling(read, returned):
 def convolved(operation, images, kernel, **given):
     """A convolution of images whose channels come last.
 
-    PyTorch's `vmap` knows none of these, so there channels come first;
-    TensorFlow's map knows no depthwise ones.
+    PyTorch's `vmap` knows none of these, so there channels come first.
     """
-    backend = keras.backend.backend()
-    if backend == "tensorflow" and operation is ops.depthwise_conv:
-        return _by_places(images, kernel, **given)
-    if backend != "torch":
+    if keras.backend.backend() != "torch":
         return operation(images, kernel, data_format="channels_last", **given)
     axes = tuple(range(1, len(images.shape) - 1))
     found = operation(
@@ -119,33 +116,6 @@ def convolved(operation, images, kernel, **given):
         **given,
     )
     return ops.transpose(found, (0, *(a + 1 for a in axes), 1))
-
-
-def _by_places(images, kernel, strides, padding, dilation_rate):
-    """A depthwise convolution as a sum over the places of its kernel."""
-    *sizes, channels = images.shape[1:]
-    window, pads, outputs = kernel.shape[: len(sizes)], [(0, 0)], []
-    strides, apart = (
-        (v,) * len(sizes) if isinstance(v, int) else tuple(v)
-        for v in (strides, dilation_rate)
-    )
-    for size, width, stride, gap in zip(sizes, window, strides, apart):
-        width = (width - 1) * gap + 1
-        count, more = (size - width) // stride + 1, 0
-        if padding == "same":
-            count = -(-size // stride)
-            more = max((count - 1) * stride + width - size, 0)
-        outputs.append(count)
-        pads.append((more // 2, more - more // 2))
-    images, found = ops.pad(images, [*pads, (0, 0)]), 0.0
-    for place in itertools.product(*map(range, window)):
-        sides = tuple(
-            slice(at * gap, at * gap + (count - 1) * stride + 1, stride)
-            for at, gap, count, stride in zip(place, apart, outputs, strides)
-        )
-        seen = images[(slice(None),) + sides]
-        found = found + ops.expand_dims(seen, -1) * kernel[place]
-    return ops.reshape(found, (-1, *outputs, channels * kernel.shape[-1]))
 
 
 class CoefficientMap:
@@ -236,12 +206,10 @@ class Part:
     Attributes:
         filters: what it makes of one.
         use_bias: whether with a bias.
-        names: of kernel and bias in the layer.
     """
 
     filters: int
     use_bias: bool
-    names: tuple = ("kernel", "bias")
 
 
 class ConvolutionMap(CoefficientMap):
@@ -260,13 +228,14 @@ class ConvolutionMap(CoefficientMap):
             are known, naming it.
     """
 
+    names = ("kernel", "bias")
+
     def __init__(self, layer, input_shape, part=None):
         self.layer = layer
         self.input_shape = tuple(input_shape)
         self.channels = input_shape[-1]
         if type(layer) is keras.layers.Dense:
             part = Part(filters=layer.units, use_bias=layer.use_bias)
-        self.names = ("kernel", "bias") if part is None else part.names
         if part is not None:
             self.filters, self.use_bias = part.filters, part.use_bias
             self.padding, size, strides = "valid", (1, 1), (1, 1)
@@ -286,7 +255,6 @@ class ConvolutionMap(CoefficientMap):
         self._kernel_shape = (*size, self.channels, self.filters)
         self.fan_in = self.channels * math.prod(size)
         self._windows = Windows(self._image_shape, size, strides, self.padding)
-        self._seen_shape = (*self._windows.outputs, self.filters)
         outputs = self._windows.outputs
         if part is not None:
             outputs = input_shape[:-1]
@@ -300,9 +268,6 @@ class ConvolutionMap(CoefficientMap):
 
     def _image(self, inputs):
         return ops.reshape(inputs, (-1, *self._image_shape))
-
-    def _seen(self, delta):
-        return ops.reshape(delta, (-1, *self._seen_shape))
 
     def _convolved(self, images, kernel):
         if self._is_product:
@@ -325,49 +290,39 @@ class ConvolutionMap(CoefficientMap):
 
     def backward(self, delta, weights):
         """What `delta` is for the inputs."""
-        covered = ops.conv_transpose(
-            self._seen(delta),
-            ops.reshape(weights[0], self._kernel_shape),
-            strides=self.strides,
-            padding="valid",
-            data_format="channels_last",
+        inputs = ops.zeros((ops.shape(delta)[0], *self.input_shape))
+        _, back = pull_back(
+            lambda inputs: (self.forward(inputs, weights[:1]), None), inputs
         )
-        inputs = self._windows.of_inputs(covered)
-        return ops.reshape(inputs, (-1, *self.input_shape))
+        return back(ops.reshape(delta, (-1, *self.output_shape)))
 
     def _columns(self, inputs):
         """`(n, places, columns)` of the unfolded input, a few columns at a
         time."""
         found, width = [], 0
-        for block in self._windows.blocks(inputs):
-            block = ops.reshape(block, (-1, self.positions, block.shape[-1]))
-            for start in range(0, block.shape[-1], _COLUMNS):
-                part = block[..., start : start + _COLUMNS]
-                if found and width + part.shape[-1] > _COLUMNS:
-                    yield ops.concatenate(found, axis=-1)
-                    found, width = [], 0
-                found.append(part)
-                width += part.shape[-1]
+        for part in self._windows.rows(inputs):
+            if found and width + part.shape[-1] > _COLUMNS:
+                yield ops.concatenate(found, axis=-1)
+                found, width = [], 0
+            found.append(part)
+            width += part.shape[-1]
         yield ops.concatenate(found, axis=-1)
-
-    def _by_position(self, delta):
-        return ops.reshape(delta, (-1, self.positions, self.filters))
 
     def measured(self, inputs, delta):
         """Norms either from the P x P products between positions, or from
         the coefficients, whichever is less work. What positions give may
         cancel where their rounding does not: that is added.
         """
-        inputs, delta = self._image(inputs), self._seen(delta)
+        inputs = self._image(inputs)
+        delta = ops.reshape(delta, (-1, self.positions, self.filters))
         squared = self._without_cancelling(inputs, delta)
-        by_position = self._by_position(delta)
         if self.use_bias:
-            bias = ops.sum(by_position, axis=1)
+            bias = ops.sum(delta, axis=1)
             squared = squared + squared_length(bias)
         if not self._is_formed:
-            more = self._norm_by_products(inputs, by_position)
+            more = self._norm_by_products(inputs, delta)
             return squared + more, (inputs, delta)
-        blocks = list(self._blocks(inputs, by_position))
+        blocks = self._blocks(inputs, delta)
         for block in blocks:
             squared = squared + squared_length(block)
         return squared, (blocks, [bias] if self.use_bias else [])
@@ -395,14 +350,26 @@ class ConvolutionMap(CoefficientMap):
         return joined(between, returned, self.fan_in + self.filters)
 
     def _blocks(self, inputs, delta):
-        """`(n, filters, columns)` of the coefficients, a few columns at a
-        time."""
+        """List of `(n, filters, columns)` of the coefficients, a few columns
+        at a time."""
+        if keras.backend.backend() == "torch" and not self._is_product:
+            # What is unfolded of all records is new memory in every step.
+            width = max(self.fan_in // self.kernel_size[0], _COLUMNS)
+            size = max(_AT_ONCE // (self.positions * width), 1)
+            pieces = [
+                self._formed(inputs[i : i + size], delta[i : i + size])
+                for i in range(0, len(inputs), size)
+            ]
+            return [ops.concatenate(parts) for parts in zip(*pieces)]
+        return self._formed(inputs, delta)
+
+    def _formed(self, inputs, delta):
         # This way round, which is the faster of the two.
         returned = ops.transpose(delta, (0, 2, 1))
-        for part in self._columns(inputs):
-            yield ops.matmul(returned, part)
+        return [ops.matmul(returned, v) for v in self._columns(inputs)]
 
-    def sums_of(self, found, scale, kept):
+    def coefficients(self, found, scale, kept):
+        """As `sums_of`: `(fan_in, filters)`, and `(filters,)` with a bias."""
         if self._is_formed:
             blocks, biases = found
             rows = [
@@ -414,10 +381,10 @@ class ConvolutionMap(CoefficientMap):
             rows, biases = self._sums_at_once(
                 chosen(inputs, kept), scaled(delta, scale, kept)
             )
-        rows = ops.reshape(
-            ops.concatenate(rows), (-1, self.channels, self.filters)
-        )
-        found = [ops.take(rows, self._windows.places, axis=0), *biases]
+        return [ops.concatenate(rows), *biases]
+
+    def sums_of(self, found, scale, kept):
+        found = self.coefficients(found, scale, kept)
         shapes = [w.shape for w in weights_of(self.layer, self.names)]
         return [ops.reshape(*pair) for pair in zip(found, shapes)]
 
@@ -431,7 +398,7 @@ class ConvolutionMap(CoefficientMap):
             )
             for part in self._columns(inputs)
         ]
-        return rows, [ops.sum(delta, axis=0)]
+        return rows, [ops.sum(delta, axis=0)][: self.use_bias]
 
     def input_bound(self, norm):
         """Bound on the norm of all patches, each with its constant.
@@ -444,13 +411,6 @@ class ConvolutionMap(CoefficientMap):
 
 
 def _check_options(layer):
-    if type(layer) not in _KINDS:
-        kinds = ", ".join(kind.__name__ for kind in _KINDS)
-        raise ValueError(
-            f"Layer '{layer.name}' ({type(layer).__name__}) has no per-record "
-            f"coefficients here: `layers` takes {kinds}. Public layers go "
-            "into `below`."
-        )
     for name, wanted in PLAIN_OPTIONS.items():
         value = getattr(layer, name)
         if any(v != wanted for v in np.ravel(value)):
@@ -463,14 +423,6 @@ def refuse_option(layer, name, wanted):
     raise ValueError(
         f"Layer '{layer.name}' ({type(layer).__name__}) must have "
         f"{name}={wanted!r}. Received: {name}={getattr(layer, name)!r}"
-    )
-
-
-def is_plain(layer):
-    """Whether a convolution has all that `ConvolutionMap` knows."""
-    return layer.padding != "causal" and all(
-        np.all(np.ravel(getattr(layer, name)) == wanted)
-        for name, wanted in PLAIN_OPTIONS.items()
     )
 
 

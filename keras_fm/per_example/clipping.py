@@ -1,7 +1,5 @@
 """What a record's gradient is multiplied by, from its norms."""
 
-import math
-
 from keras import ops
 
 # A norm is of float32 numbers; below the clip by more than it may be wrong.
@@ -15,8 +13,8 @@ def scales(clip, squared, factors):
     most 1, and which records are kept at all.
 
     Args:
-        clip: a float, the largest norm of a gradient; infinity: gradients are
-            not clipped at all; `None`: every gradient is divided by its norm.
+        clip: a float, the largest norm of a gradient; `None`: every gradient
+            is divided by its norm.
         squared: `(n,)` squared norms.
         factors: `(n,)` from 0 to 1; 0 for padding.
 
@@ -25,9 +23,7 @@ def scales(clip, squared, factors):
     """
     norms = ops.sqrt(squared)
     kept = ops.logical_and(factors > 0, ops.isfinite(norms))
-    if clip == math.inf:
-        scale = ops.ones_like(norms)
-    elif clip is None:
+    if clip is None:
         scale = _MARGIN / (norms + STABILITY)
     else:
         scale = _MARGIN / ops.maximum(norms, clip)

@@ -6,13 +6,13 @@ of `<delta_p, delta_q>` over pairs of places of the same token; no table of a
 record is formed.
 """
 
-from keras import ops
-
+from keras_fm.per_example import direct_ops as ops
 from keras_fm.per_example.affine_maps import (
     UNDERFLOW,
     CoefficientMap,
     joined,
     scaled,
+    squared_length,
     without_cancelling,
 )
 
@@ -31,17 +31,6 @@ class EmbeddingMap(CoefficientMap):
     names = ("embeddings",)
 
     def __init__(self, layer, input_shape):
-        if len(input_shape) != 1:
-            raise ValueError(
-                f"Layer '{layer.name}' (Embedding) must read `(tokens,)` of "
-                f"each record. Received: input_shape={tuple(input_shape)}"
-            )
-        # Tokens come as float32.
-        if layer.input_dim > 2**24:
-            raise ValueError(
-                f"Layer '{layer.name}' (Embedding) must have at most 2^24 "
-                f"tokens. Received: input_dim={layer.input_dim}"
-            )
         self.layer = layer
         self.input_shape = tuple(input_shape)
         self.output_shape = (*input_shape, layer.output_dim)
@@ -61,9 +50,9 @@ class EmbeddingMap(CoefficientMap):
         delta = self._by_place(delta)
         alike = ops.expand_dims(tokens, 2) == ops.expand_dims(tokens, 1)
         between = ops.matmul(delta, ops.transpose(delta, (0, 2, 1)))
-        alike = ops.cast(alike, delta.dtype)
+        alike = ops.cast(alike, "float32")
         total = joined(alike, between, self.layer.output_dim)
-        returned = ops.sum(ops.square(delta), axis=(1, 2))
+        returned = squared_length(delta)
         # Squares may vanish where a threshold is as small; both are lengths of
         # records already.
         total, returned = total + UNDERFLOW, returned + UNDERFLOW

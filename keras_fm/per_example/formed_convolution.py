@@ -11,8 +11,8 @@ import itertools
 import math
 
 import keras
-from keras import ops
 
+from keras_fm.per_example import direct_ops as ops
 from keras_fm.per_example.affine_maps import (
     UNDERFLOW,
     CoefficientMap,
@@ -20,10 +20,12 @@ from keras_fm.per_example.affine_maps import (
     convolved,
     refuse_option,
     scaled,
+    squared_length,
     total,
     without_cancelling,
 )
 from keras_fm.per_example.pull_backs import pull_back
+from keras_fm.per_example.windows import side
 
 DEPTHWISE = (keras.layers.DepthwiseConv1D, keras.layers.DepthwiseConv2D)
 SEPARABLE = (keras.layers.SeparableConv1D, keras.layers.SeparableConv2D)
@@ -43,13 +45,11 @@ class FormedConvolution(CoefficientMap):
     """
 
     def __init__(self, layer, input_shape):
-        if layer.data_format != "channels_last":
-            refuse_option(layer, "data_format", "channels_last")
         self.layer = layer
         self.input_shape = tuple(input_shape)
         channels, kind = input_shape[-1], type(layer)
         self._transposed = kind in TRANSPOSED
-        self._by_channel = kind in DEPTHWISE
+        self._by_channel = kind in (*DEPTHWISE, *SEPARABLE)
         self.names = ("kernel", "bias")
         self._has_bias = layer.use_bias
         self._groups = getattr(layer, "groups", 1)
@@ -64,35 +64,22 @@ class FormedConvolution(CoefficientMap):
         outputs = self._outputs if self._transposed else positions
         self.output_shape = (*outputs, filters)
         self._places = math.prod(positions)
-        self._slices = [
-            self._at(place, positions)
-            for place in itertools.product(*map(range, layer.kernel_size))
-        ]
+        places = itertools.product(*map(range, layer.kernel_size))
+        self._slices = {at: self._at(at, positions) for at in places}
 
     def _at(self, place, positions):
-        """What all positions read at one place, of sides that are cut into
-        pieces of a stride: slices without steps are much faster."""
-        found = []
-        for at, apart, count, stride in zip(
-            place, self.layer.dilation_rate, positions, self.layer.strides
-        ):
-            first, rest = divmod(at * apart, stride)
-            found.append(slice(first, first + count))
-            found += [rest] * (stride > 1)
-        return tuple(found)
+        """What all positions read at one place."""
+        firsts = [at * gap for at, gap in zip(place, self.layer.dilation_rate)]
+        return tuple(
+            slice(first, first + (count - 1) * stride + 1, stride)
+            for first, count, stride in zip(
+                firsts, positions, self.layer.strides
+            )
+        )
 
     def _cut(self, values):
-        """What the kernel slides over, padded, its sides cut likewise."""
-        ends, shape = [], []
-        for size, (low, high), stride in zip(
-            values.shape[1:-1], self._padding, self.layer.strides
-        ):
-            high += -(low + size + high) % stride
-            ends.append((low, high))
-            size += low + high
-            shape += [size // stride, stride] if stride > 1 else [size]
-        values = ops.pad(values, [(0, 0), *ends, (0, 0)])
-        return ops.reshape(values, (-1, *shape, values.shape[-1]))
+        """What the kernel slides over, padded."""
+        return ops.pad(values, [(0, 0), *self._padding, (0, 0)])
 
     def _sides(self, sizes):
         """Positions, and padding of what is read, along every side."""
@@ -106,18 +93,11 @@ class FormedConvolution(CoefficientMap):
         ):
             window = (window - 1) * apart + 1
             if self._transposed:
-                count, size = size, size * stride
+                size = size * stride
                 if layer.padding == "valid":
                     size += max(window - stride, 0)
                 self._outputs.append(size)
-            elif layer.padding == "valid":
-                count = (size - window) // stride + 1
-            else:
-                count = -(-size // stride)
-            pad = max((count - 1) * stride + window - size, 0)
-            low = {"valid": 0, "same": pad // 2, "causal": window - 1}
-            low = low[layer.padding]
-            found.append((count, low, max(pad - low, 0)))
+            found.append(side(size, window, stride, layer.padding))
         return found
 
     # The layer -------------------------------------------------------------
@@ -135,8 +115,18 @@ class FormedConvolution(CoefficientMap):
         if layer.padding == "causal":
             (before, _), given["padding"] = self._padding[0], "valid"
             inputs = ops.pad(inputs, [(0, 0), (before, 0), (0, 0)])
+        if self._by_channel and keras.backend.backend() == "tensorflow":
+            return self._by_places(inputs, kernel)
         operation = ops.depthwise_conv if self._by_channel else ops.conv
         return convolved(operation, inputs, kernel, **given)
+
+    def _by_places(self, inputs, kernel):
+        """As TensorFlow's map of single records knows it."""
+        slid, found = self._cut(inputs), 0.0
+        for place, at in self._slices.items():
+            seen = ops.expand_dims(slid[tuple([slice(None), *at])], -1)
+            found = found + seen * kernel[place]
+        return ops.reshape(found, (-1, *self.output_shape))
 
     def forward(self, inputs, weights):
         outputs = self._linear(inputs, weights[0])
@@ -150,9 +140,9 @@ class FormedConvolution(CoefficientMap):
         """
         found = self._without_cancelling(inputs, delta)
         if self._has_bias:
-            found = found + _squares(self._over_outputs(delta))
+            found = found + squared_length(self._over_outputs(delta))
         for block in self._blocks(inputs, delta):
-            found = found + _squares(block)
+            found = found + squared_length(block)
         return found, (inputs, delta)
 
     def _blocks(self, inputs, delta):
@@ -161,7 +151,7 @@ class FormedConvolution(CoefficientMap):
         if self._transposed:
             slid, still = delta, inputs
         slid, still = self._cut(slid), self._rows(still)
-        for at in self._slices:
+        for at in self._slices.values():
             seen = self._rows(slid[tuple([slice(None), *at])])
             yield self._formed(seen, still)
 
@@ -236,8 +226,3 @@ class FormedConvolution(CoefficientMap):
             axes = tuple(range(len(delta.shape) - 1))
             found.append(ops.sum(delta, axis=axes))
         return found
-
-
-def _squares(values):
-    """`(n,)` sums of squares."""
-    return ops.sum(ops.square(values), axis=tuple(range(1, len(values.shape))))

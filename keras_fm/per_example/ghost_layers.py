@@ -22,6 +22,8 @@ from keras_fm.per_example.formed_convolution import (
     TRANSPOSED,
     FormedConvolution,
 )
+from keras_fm.per_example.recurrent_map import KINDS as RECURRENT
+from keras_fm.per_example.recurrent_map import RecurrentMap, is_known
 from keras_fm.per_example.scale_map import RectifierMap, ScaleMap, unscaled
 from keras_fm.per_example.stages import weights_of
 
@@ -46,10 +48,12 @@ class GhostLayer:
         self._shape = tuple(output_shape)
         self._before = None
         self.map = self._map(tuple(input_shape))
-        self.variables = weights_of(layer, self.map.names)
+        self.variables = weights_of(self.map.layer, self.map.names)
 
     def _map(self, shape):
         layer, kind = self.layer, type(self.layer)
+        if kind in RECURRENT:
+            return RecurrentMap(layer, shape)
         if kind is _L.Embedding:
             return EmbeddingMap(layer, (math.prod(shape),))
         if kind is _L.EinsumDense:
@@ -71,11 +75,13 @@ class GhostLayer:
             return RectifierMap(layer, shape)
         if kind in (*DEPTHWISE, *TRANSPOSED):
             return FormedConvolution(layer, shape)
-        if kind in (_L.Conv1D, _L.Conv2D) and affine_maps.is_plain(layer):
-            return affine_maps.of_layer(layer, shape)
-        if kind in (_L.Conv1D, _L.Conv2D, _L.Conv3D):
-            return FormedConvolution(layer, shape)
-        return affine_maps.of_layer(layer, shape)
+        if kind is not _L.Conv3D:
+            try:
+                return affine_maps.of_layer(layer, shape)
+            except ValueError:
+                # Not of a plain convolution.
+                pass
+        return FormedConvolution(layer, shape)
 
     @property
     def reads_tokens(self):
@@ -87,24 +93,28 @@ class GhostLayer:
         """Shape of the probe of one record."""
         return tuple(self.map.output_shape)
 
-    def read(self, inputs):
-        """What the map reads of the inputs of the layer."""
+    def called(self, inputs, weights, probe, mask=None):
+        """What the map reads, and what the layer gives; of `probe` a number is
+        added to each, or a function is called with all. A mask is for
+        recurrent layers."""
+        dtype = self.layer.compute_dtype
+        weights = [ops.cast(w, dtype) for w in weights]
+
+        def probed(z):
+            return probe(z) if callable(probe) else z + ops.cast(probe, dtype)
+
+        if type(self.layer) in RECURRENT:
+            inputs = ops.cast(inputs, dtype)
+            read, z = self.map.run(inputs, weights, probed, mask)
+            return read, z if self.layer.return_sequences else z[:, -1]
         if self._before is not None:
             inputs = self._before(ops.cast(inputs, "float32"))
-        return ops.reshape(inputs, (-1, *self.map.input_shape))
-
-    def outputs(self, read, weights, probe):
-        """What the layer gives; of `probe` a number is added to each, or a
-        function is called with all."""
-        dtype = self.layer.compute_dtype
-        if not self.reads_tokens:
-            read = ops.cast(read, dtype)
-        weights = [ops.cast(w, dtype) for w in weights]
-        z = self.map.forward(read, weights)
-        z = probe(z) if callable(probe) else z + ops.cast(probe, dtype)
+        read = ops.reshape(inputs, (-1, *self.map.input_shape))
+        given = read if self.reads_tokens else ops.cast(read, dtype)
+        z = probed(self.map.forward(given, weights))
         z = ops.reshape(z, (-1, *self._shape))
         activation = getattr(self.layer, "activation", None)
-        return z if activation is None else activation(z)
+        return read, z if activation is None else activation(z)
 
 
 def _contracted(layer, shape):
@@ -130,11 +140,13 @@ def may_be_ghost(layer):
     kinds = (
         *(_L.Dense, _L.EinsumDense, _L.Embedding, _L.PReLU, *_SCALES),
         *(_L.Conv1D, _L.Conv2D, _L.Conv3D, *DEPTHWISE, *TRANSPOSED),
+        *RECURRENT,
     )
     # A subclass may do anything in `call`.
     return (
         type(layer) in kinds
         and layer.built
+        and (type(layer) not in RECURRENT or is_known(layer))
         and not getattr(layer, "lora_enabled", False)
         and getattr(layer, "quantization_mode", None) is None
         and getattr(layer, "data_format", None) != "channels_first"
@@ -197,7 +209,11 @@ def found_in(network, run):
 
         def call(inputs, *args, **kwargs):
             outputs = own(inputs, *args, **kwargs)
-            met.setdefault(id(layer), []).append((inputs, outputs))
+            # As a first state, which no map knows.
+            plain = {"mask", "training"}
+            more = [*args, *(kwargs[k] for k in set(kwargs) - plain)]
+            more = [v for v in more if v is not None]
+            met.setdefault(id(layer), []).append((inputs, outputs, more))
             return outputs
 
         return call
@@ -224,9 +240,9 @@ def found_in(network, run):
         calls = met.get(id(layer), [])
         if counts[id(layer)] != [1, 1]:
             continue
-        ((inputs, outputs),) = calls
+        ((inputs, outputs, more),) = calls
         shapes = [getattr(v, "shape", None) for v in (inputs, outputs)]
-        if None in shapes or shapes[0][0] != 1 or shapes[1][0] != 1:
+        if more or None in shapes or shapes[0][0] != 1 or shapes[1][0] != 1:
             continue
         try:
             ghost = GhostLayer(layer, shapes[0][1:], shapes[1][1:])
@@ -272,7 +288,6 @@ def lowered(network, way):
         for layer in network._flatten_layers()
         if type(layer) in kinds
         and getattr(layer, "data_format", None) != "channels_first"
-        and getattr(layer, "padding", None) != "causal"
         and getattr(layer, "quantization_mode", None) is None
     ]
 
@@ -288,44 +303,20 @@ def _table(layer):
     return call
 
 
-def _normalized(layer):
-    def call(inputs, training=None, mask=None):
-        axis = layer.axis % len(inputs.shape)
-        shape = [1] * len(inputs.shape)
-        shape[axis] = inputs.shape[axis]
-
-        def along(variable):
-            return ops.reshape(ops.cast(variable, inputs.dtype), shape)
-
-        scale = ops.rsqrt(along(layer.moving_variance) + layer.epsilon)
-        found = (inputs - along(layer.moving_mean)) * scale
-        if layer.scale:
-            found = found * along(layer.gamma)
-        return found + along(layer.beta) if layer.center else found
-
-    return call
-
-
 def _convolution(layer):
-    given = {
-        "strides": layer.strides,
-        "padding": layer.padding,
-        "dilation_rate": layer.dilation_rate,
-    }
-
-    def applied(operation, inputs, variable, **more):
-        kernel = ops.cast(variable, inputs.dtype)
-        return affine_maps.convolved(operation, inputs, kernel, **given | more)
-
     def call(inputs):
-        if hasattr(layer, "pointwise_kernel"):
-            found = applied(ops.depthwise_conv, inputs, layer.depthwise_kernel)
-            one = {"strides": 1, "padding": "valid", "dilation_rate": 1}
-            found = applied(ops.conv, found, layer.pointwise_kernel, **one)
-        elif type(layer) in DEPTHWISE:
-            found = applied(ops.depthwise_conv, inputs, layer.kernel)
-        else:
-            found = applied(ops.conv, inputs, layer.kernel)
+        kernel, *pointwise = (
+            ops.cast(getattr(layer, name), inputs.dtype)
+            for name in ("kernel", "depthwise_kernel", "pointwise_kernel")
+            if isinstance(getattr(layer, name, None), keras.Variable)
+        )
+        found = FormedConvolution(layer, inputs.shape[1:]).forward(
+            inputs, [kernel]
+        )
+        if pointwise:
+            found = ops.matmul(
+                found, ops.reshape(pointwise[0], (-1, layer.filters))
+            )
         if layer.use_bias:
             found = found + ops.cast(layer.bias, found.dtype)
         return found if layer.activation is None else layer.activation(found)
@@ -337,7 +328,6 @@ _BY_CHANNEL = dict.fromkeys((*DEPTHWISE, *SEPARABLE), _convolution)
 _LOWERED = {
     "tensorflow": _BY_CHANNEL,
     "torch": {
-        _L.BatchNormalization: _normalized,
         **dict.fromkeys((_L.Conv1D, _L.Conv2D, _L.Conv3D), _convolution),
         **_BY_CHANNEL,
     },

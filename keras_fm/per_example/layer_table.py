@@ -2,7 +2,7 @@
 
 import keras
 
-from keras_fm.per_example import ghost_layers, mended
+from keras_fm.per_example import ghost_layers, mended, recurrent_map
 
 FAST, ALONE, CHANGE = "fast", "record by record", "must change"
 
@@ -12,8 +12,9 @@ def check(model):
 
     Nothing is read or spent. A layer is *fast* if the norms of its gradients
     are known before them, *record by record* if a gradient of each record is
-    formed (on TensorFlow of all layers beside a recurrent one), and *must
-    change* if it mixes the records of a batch, or changes weights in a call.
+    formed (on TensorFlow of all layers, if a recurrent one or one beside it
+    is not fast), and *must change* if it mixes the records of a batch, or
+    changes weights in a call.
 
     Args:
         model: a built Keras model, or what `make_private` made of it.
@@ -46,8 +47,11 @@ def check(model):
         for layer in model._flatten_layers(include_self=False)
         if layer.trainable_weights or not list(layer._flatten_layers(False))
     ]
-    layers = [v for v in layers if not isinstance(v, keras.layers.InputLayer)]
-    alone = ghost_layers.has_loops(model)
+    unnamed = (keras.layers.InputLayer, *recurrent_map.CELLS)
+    layers = [v for v in layers if type(v) not in unnamed]
+    alone = ghost_layers.has_loops(model) and not all(
+        ghost_layers.may_be_ghost(v) for v in layers if v.trainable_weights
+    )
     rows = [("layer", "kind", "trained")]
     for layer in layers:
         if any(layer is other for other in must):

@@ -133,6 +133,8 @@ class PrivateNetwork(keras.Model):
     step_proof = "docs/proofs/record_alone.md, docs/proofs/mechanisms.md"
     # Whether the loss of a record is being computed.
     _alone = False
+    # Whether XLA compiles a step that takes record after record.
+    may_jit = False
 
     def __init__(
         self,
@@ -170,10 +172,9 @@ class PrivateNetwork(keras.Model):
 
     def compile(self, *args, jit_compile="auto", **kwargs):
         """As `keras.Model.compile`."""
-        if jit_compile == "auto" and ghost_layers.runs_loops_alone(self.model):
-            # Record by record, operation by operation would take ten times
-            # as long.
-            jit_compile = True
+        self.may_jit = jit_compile == "auto" and ghost_layers.runs_loops_alone(
+            self.model
+        )
         super().compile(*args, jit_compile=jit_compile, **kwargs)
 
     # Calls ---------------------------------------------------------------
@@ -575,6 +576,10 @@ class PrivateFit:
         # What is tried leaves nothing in the layers.
         with Attributes(network.model), full_precision.scope():
             self.map = network.map_for(given, example)
+        if network.may_jit:
+            # Record by record, operation by operation would take ten times
+            # as long; XLA's own loops over time do.
+            network.jit_compile = self.map.way == "one"
         self._charge = FitCharge(
             network,
             callback,

@@ -15,8 +15,13 @@ import numpy as np
 from keras import ops
 
 from keras_fm.core import record_alone
-from keras_fm.per_example import ghost_layers, sum_noise
-from keras_fm.per_example.affine_maps import DenseMap, chosen, total
+from keras_fm.per_example import ghost_layers, recurrent_map, sum_noise
+from keras_fm.per_example.affine_maps import (
+    DenseMap,
+    chosen,
+    squared_length,
+    total,
+)
 from keras_fm.per_example.clipping import scales
 
 # Gradients of records that are held at a time, in numbers.
@@ -182,7 +187,7 @@ class RecordMap:
             return by, probed, reads
 
         if self.way == "together":
-            if keras.backend.backend() == "torch":
+            if self.cuts:
                 # Probes would be one more copy of all that layers give.
                 return _derivatives(
                     lambda probes: self._loss(
@@ -212,17 +217,16 @@ class RecordMap:
         with _seeded_torch(keys):
             by, returned, reads = self._gradients(direct, rest, x, y, keys)
         by = [ops.cast(v, "float32") for v in by]
-        returned = [ops.cast(v, "float32") for v in returned]
-        reads = [
-            v if ghost.reads_tokens else ops.cast(v, "float32")
-            for ghost, v in zip(self.ghosts, reads)
-        ]
+        returned, reads = list(returned), list(reads)
         squared = ops.zeros(ops.shape(keys)[:1])
         for value in by:
-            axes = tuple(range(1, len(value.shape)))
-            squared += ops.sum(ops.square(value), axis=axes)
+            squared += squared_length(value)
         ghosts = []
-        for ghost, read, delta in zip(self.ghosts, reads, returned):
+        for ghost in self.ghosts:
+            # What is not held any more makes place for what is formed of it.
+            read, delta = reads.pop(0), ops.cast(returned.pop(0), "float32")
+            if not ghost.reads_tokens:
+                read = ops.cast(read, "float32")
             more, measures = ghost.map.measured(read, delta)
             squared += more
             ghosts.append(measures)
@@ -305,8 +309,9 @@ def _without(tree, kept):
 
 def _call(ghost, weights, probe, reads, at):
     def call(inputs, *args, **kwargs):
-        reads[at] = ghost.read(inputs)
-        return ghost.outputs(reads[at], weights, probe)
+        mask = kwargs.get("mask")
+        reads[at], outputs = ghost.called(inputs, weights, probe, mask)
+        return outputs
 
     return call
 
@@ -327,7 +332,10 @@ def _seeded_torch(keys):
     devices = list(range(torch.cuda.device_count()))
     words = ops.convert_to_numpy(keys)[0, -1].astype("int64").tolist()
     with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(words[0] * 2**31 + words[1])
+        # What seeds every device notes each call of it, for an error of one.
+        on_cpu = keys.device.type == "cpu"
+        generator = torch.default_generator if on_cpu else torch
+        generator.manual_seed(words[0] * 2**31 + words[1])
         yield
 
 
@@ -524,9 +532,12 @@ def draws_apart(network):
     apart = {
         id(layer.seed_generator.state)
         for layer in network._flatten_layers()
-        if type(layer) in _DRAWING
-        and hasattr(layer, "seed_generator")
-        and getattr(layer, "noise_shape", None) is None
+        if hasattr(layer, "seed_generator")
+        and (
+            type(layer) in _DRAWING
+            and getattr(layer, "noise_shape", None) is None
+            or recurrent_map.draws_nothing(layer)
+        )
     }
     held = {id(v) for v in network.variables}
     drawn = {id(seed) for seed in seeds_of(network)} & held

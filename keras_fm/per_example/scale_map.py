@@ -8,11 +8,12 @@ sums of `delta * u` and of `delta` over its positions: vectors of as many
 entries as are trained, which are formed.
 """
 
+import functools
 import math
 
 import keras
-from keras import ops
 
+from keras_fm.per_example import direct_ops as ops
 from keras_fm.per_example.affine_maps import (
     UNDERFLOW,
     CoefficientMap,
@@ -130,8 +131,9 @@ def unscaled(layer, shape):
         layer: the layer.
         shape: of what it reads, without the batch.
     """
-    if type(layer) is keras.layers.GroupNormalization:
-        return _of_groups(layer, shape)
+    is_torch = keras.backend.backend() == "torch"
+    if is_torch and type(layer) is keras.layers.GroupNormalization:
+        return functools.partial(_of_groups, layer)
     config = {
         **layer.get_config(),
         "dtype": "float64" if layer.compute_dtype == "float64" else "float32",
@@ -146,23 +148,10 @@ def unscaled(layer, shape):
     return made
 
 
-def _of_groups(layer, shape):
-    """Of sums by channel: Keras cuts these into groups first, whose few
-    channels are a short last axis, which PyTorch is slow with."""
-    channels, groups = shape[-1], layer.groups
+def _of_groups(layer, inputs):
+    """In one operation, where Keras takes many."""
+    import torch
 
-    def mean(values):
-        found = ops.reshape(
-            ops.mean(values, axis=1), (-1, groups, channels // groups)
-        )
-        found = ops.mean(found, axis=2, keepdims=True)
-        found = ops.tile(found, (1, 1, channels // groups))
-        return ops.reshape(found, (-1, 1, channels))
-
-    def normalized(inputs):
-        values = ops.reshape(inputs, (-1, math.prod(shape[:-1]), channels))
-        values = values - mean(values)
-        found = values * ops.rsqrt(mean(ops.square(values)) + layer.epsilon)
-        return ops.reshape(found, (-1, *shape))
-
-    return normalized
+    return torch.nn.functional.group_norm(
+        inputs.movedim(-1, 1), layer.groups, eps=layer.epsilon
+    ).movedim(1, -1)

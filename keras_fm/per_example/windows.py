@@ -1,8 +1,8 @@
-"""Windows that slide over images: where they are, what they see, and where
-what comes back from them belongs."""
+"""Windows that slide over images: where they are, and what they see."""
 
-import numpy as np
-from keras import ops
+import keras
+
+from keras_fm.per_example import direct_ops as ops
 
 
 class Windows:
@@ -15,99 +15,58 @@ class Windows:
 
     Attributes:
         outputs: how many windows there are along each side.
-        places: `(size[0] * size[1],)` ints, for every place in a window, row
-            by row, where its channels stand in `blocks`.
     """
 
     def __init__(self, input_shape, size, strides, padding):
-        self.input_shape = tuple(input_shape)
         self.size, self.strides = tuple(size), tuple(strides)
         sides = [
-            _side(*side, padding)
-            for side in zip(input_shape[:2], self.size, self.strides)
+            side(*one, padding)
+            for one in zip(input_shape[:2], self.size, self.strides)
         ]
         self.outputs = tuple(outputs for outputs, _, _ in sides)
         self._pads = tuple((low, high) for _, low, high in sides)
-        columns = self.size[1]
-        order = [
-            (at_row + i) * columns + at_column + j
-            for at_row, at_column, height, width in self._tiles()
-            for i in range(height)
-            for j in range(width)
-        ]
-        self.places = np.argsort(order)
 
-    def _tiles(self):
-        """A window in pieces of at most a stride: `(row, column, height,
-        width)`."""
-        rows, columns = self.size
-        down, across = self.strides
-        for i in range(0, rows, down):
-            for j in range(0, columns, across):
-                yield i, j, min(down, rows - i), min(across, columns - j)
+    def rows(self, inputs):
+        """What all windows hold in one of their rows after the other:
+        `(n, windows, columns x channels)`.
 
-    def blocks(self, inputs):
-        """What all windows hold, a piece of the window after the other:
-        `(n, *outputs, places in the piece x channels)`.
-
-        With an image in squares of a stride, the next window is the next
-        square: whole squares are cut out, which is much faster than every
-        place on its own.
+        Of the rows of an image what stands at each column of a window is cut
+        out at once, for all windows that any of them is in: the rows of the
+        windows are then parts of that, which are not copied.
         """
-        squares, seen = [], []
-        for axis in range(2):
-            low, high = self._pads[axis]
-            stride, size = self.strides[axis], self.input_shape[axis]
-            count = self.outputs[axis] - 1 - (-self.size[axis] // stride)
-            more = count * stride - low - size
-            seen.append((slice(0, min(size, size + more)), (low, max(more, 0))))
-            squares += [count, stride]
-        (rows, above), (columns, before) = seen
-        padded = ops.pad(
-            inputs[:, rows, columns], [(0, 0), above, before, (0, 0)]
-        )
-        channels = self.input_shape[-1]
-        squares = ops.transpose(
-            ops.reshape(padded, (-1, *squares, channels)), (0, 1, 3, 2, 4, 5)
-        )
-        down, across = self.strides
-        whole = ops.reshape(
-            squares, (-1, *squares.shape[1:3], down * across * channels)
-        )
-        for i, j, height, width in self._tiles():
-            at = [
-                slice(first // stride, first // stride + count)
-                for first, stride, count in zip(
-                    (i, j), self.strides, self.outputs
-                )
-            ]
-            if (height, width) == (down, across):
-                yield whole[:, at[0], at[1]]
-            else:
-                part = squares[:, at[0], at[1], :height, :width]
-                yield ops.reshape(
-                    part, (-1, *self.outputs, height * width * channels)
-                )
+        padded = ops.pad(inputs, [(0, 0), *self._pads, (0, 0)])
+        down, (high, wide) = self.strides[0], self.outputs
+        cut = [
+            self._side_by_side(padded[:, rest::down])
+            for rest in range(min(down, self.size[0]))
+        ]
+        for i in range(self.size[0]):
+            first, rest = divmod(i, down)
+            part = cut[rest][:, first : first + high]
+            yield ops.reshape(part, (-1, high * wide, part.shape[-1]))
 
-    def of_inputs(self, covered):
-        """`(n, *input_shape)` of what the windows cover: without padding, and
-        with the inputs at the end that no window sees."""
-        ends, cut = [], []
-        for axis in range(2):
-            low, high = self._pads[axis]
-            size = self.input_shape[axis]
-            seen = (self.outputs[axis] - 1) * self.strides[axis]
-            seen += self.size[axis]
-            ends.append((0, max(low + size + high - seen, 0)))
-            cut.append(slice(low, low + size))
-        found = ops.pad(covered, [(0, 0), *ends, (0, 0)])
-        return ops.reshape(found[:, cut[0], cut[1]], (-1, *self.input_shape))
+    def _side_by_side(self, rows):
+        """What windows hold of some rows: `(n, rows, windows, columns x
+        channels)`."""
+        size, stride, wide = self.size[1], self.strides[1], self.outputs[1]
+        if keras.backend.backend() == "torch":
+            # Parts of a row that overlap are copied at once.
+            seen = rows.unfold(2, size, stride).transpose(3, 4)
+            return ops.reshape(seen, (*seen.shape[:3], -1))
+        if keras.backend.backend() == "tensorflow":
+            at, apart = (1, size), (1, stride)
+            return ops.image.extract_patches(rows, at, apart, padding="valid")
+        ends = [at + (wide - 1) * stride + 1 for at in range(size)]
+        return ops.concatenate(
+            [rows[:, :, i:end:stride] for i, end in enumerate(ends)], axis=-1
+        )
 
 
-def _side(size, window, stride, padding):
+def side(size, window, stride, padding):
     """Outputs, and padding before and after, along one side."""
     if padding == "valid":
         return (size - window) // stride + 1, 0, 0
     outputs = -(-size // stride)
     pad = max((outputs - 1) * stride + window - size, 0)
-    return outputs, pad // 2, pad - pad // 2
+    low = window - 1 if padding == "causal" else pad // 2
+    return outputs, low, max(pad - low, 0)

@@ -173,7 +173,6 @@ def test_a_norm_does_not_vanish_with_one_of_its_factors():
             "data_format",
         ),
         (LAYERS.Conv1D(2, 2, padding="causal"), (5, 5), "padding"),
-        (LAYERS.Conv1DTranspose(2, 2), (5, 5), "Dense, Conv1D"),
     ],
 )
 def test_refusals(layer, shape, match):

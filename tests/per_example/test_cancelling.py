@@ -73,7 +73,7 @@ def test_no_square_vanishes_in_a_table(size):
     layer.build((None, 4))
     made = EmbeddingMap(layer, (4,))
     delta = np.full((2, 4, 3), size, "float32")
-    norms = made.squared_norm(np.ones((2, 4), "float32"), ops.array(delta))
+    norms = made.squared_norm(ops.ones((2, 4)), ops.array(delta))
     # One token at four places.
     assert np.all(np.sqrt(array(norms)) >= 4 * np.sqrt(3) * size * (1 - 1e-6))
 

@@ -153,19 +153,10 @@ def test_a_norm_does_not_vanish_with_one_of_its_factors(case):
         assert np.linalg.norm(alone(made, u, d, 0)) < norms[0] * (1 + 1e-4)
 
 
-@pytest.mark.parametrize(
-    "layer, match",
-    [
-        (lambda: L.Conv3D(2, 2, data_format="channels_first"), "data_format"),
-        (
-            lambda: L.Conv3DTranspose(2, 2, strides=2, output_padding=1),
-            "output_padding",
-        ),
-    ],
-)
-def test_refusals(layer, match):
-    with pytest.raises(ValueError, match=match):
-        FormedConvolution(layer(), (4, 4, 4, 4))
+def test_refusals():
+    layer = L.Conv3DTranspose(2, 2, strides=2, output_padding=1)
+    with pytest.raises(ValueError, match="output_padding"):
+        FormedConvolution(layer, (4, 4, 4, 4))
 
 
 def drawn(rng):

@@ -348,7 +348,7 @@ def test_a_layer_used_twice_and_a_tied_table_have_no_ghost_norm():
 
 def test_known_layers_alone_run_with_all_records_at_once():
     known = {b for b in MODELS if map_of(b)[1].way == "together"}
-    assert known == {dense, attending, frozen_statistics}
+    assert known == {dense, attending, frozen_statistics, recurrent}
 
 
 def cropping():
