@@ -2,9 +2,70 @@
 
 It has the schema and the sizes of the network of the dPA paper (Phan et al.,
 AAAI 2016), which is not public: 254 users, 30 attributes, 300 days or 48
-weeks, 1,383 friendships, 2,766 messages, 11,458 competitions. What happens
-in it follows from the equations in docs/health_network.md; none of its
-parameters was fitted to anybody's records.
+weeks, 1,383 friendships, 2,766 messages, 11,458 competitions. Everything
+follows from the seed and the equations below; no parameter was fitted to
+anybody's records.
+
+Names are fields of `SimulatorParameters`, but for one letter each: e is
+standard normal and new each time, s(z) = 1/(1 + exp(-z)), and AR(m) is a
+stationary process of deviation 1 with correlation m from one day to the next.
+
+```
+Graph
+    A user has traits p = c + community_spread e, where c ~ N(0, I) in two
+    dimensions is the centre of one of the communities, and log sociability
+    o = sociability e. Friendships are a weighted draw without replacement:
+    (u, v) has log weight o_u + o_v - |p_u - p_v|^2 / (2 homophily^2).
+    Everybody's best draw comes first, so nobody is alone.
+Events (public)
+    Step 0 is a Monday and day first_day of the year.
+    weekend; holiday: one of holidays; campaign: on and off at random, on for
+    campaign_days on average and on campaign_share of the days
+    warm_season  = 1/2 - cos(2 pi (date - 15)/365)/2
+    fair_weather = s(weather_spread AR(weather_memory)), of t+1 as forecast
+Influence (public), c the community of u
+    psi_t(v, u) = s(influence_level + closeness e_vu
+        + challenge AR_c(challenge_memory)
+        + visibility AR_v(visibility_memory))
+Activity on day t: motivation m, long-run motivation b, activity a = s(z),
+excess x = z - m
+    z_t = m_t + E_t + w (weekend_t - 2/7) + contagion P_t
+          + competition min(Q_{t-1}, competition_most)
+          + spell AR_u(spell_memory)
+          - fatigue D_{t-1} + habit x_{t-3} + activity_noise e
+    E_t = effects of the other events (holiday, campaign, warm_season,
+          fair_weather), each less its mean over the run
+    w   = weekend + weekend_spread e                           (one per user)
+    P_t = 1/|F_u| sum_v psi_{t-1}(v, u) (presence + (1 - presence) a_{v,t-1})
+          - s(influence_level) (1 + presence)/2                (P_0 = 0)
+    D_t = fatigue_memory D_{t-1} + x_t
+    b   = motivation_level + motivation_trait p_1 + motivation_spread e
+    m_0 = b + motivation_start e
+    m_{t+1} = m_t + motivation_return (b - m_t) + motivation_contagion P_{t+1}
+          + motivation_message (messages received on day t)
+          + motivation_noise e
+    Q_t counts the competitions of day t.
+Attributes of behaviour
+    Steps are 16,000 a. Distance is steps times a stride of
+    stride + stride_spread e metres, times 1 + distance_noise e.
+    A day is an exercising day with probability s(exercise z). Its goal is
+    achieved if a exceeds goal times fitness.
+Biomarkers
+    Fitness f starts at s(b) and follows a: f += fitness_return (a - f).
+    BMI follows B - bmi_activity f by bmi_return a day, plus bmi_noise e,
+    where B = bmi_level + bmi_spread e.
+    Wellness is 100 s(wellness_fitness (f - 1/2) - wellness_bmi (BMI - 27)
+    + wellness_noise e).
+    The pulse is pulse_level + pulse_spread e_u - pulse_fitness f
+    + pulse_noise e.
+Messages and competitions
+    Their exact total is spread over the days at random; a day of a campaign
+    counts twice. A message goes from v to its friend u with weight
+    psi_t(v, u) exp(message_motivation m_v). A sender who is more active than
+    the receiver by more than support_gap writes about a topic of support.
+    Competitions of a day are a weighted draw of different friendships with
+    log weight competition_motivation (m_u + m_v).
+```
 """
 
 import dataclasses

@@ -5,7 +5,7 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class SimulatorParameters:
-    """Constants of the simulator; docs/health_network.md has the equations.
+    """Constants of the simulator; health_simulator.py has the equations.
 
     Attributes:
         communities: number of communities.
