@@ -8,13 +8,18 @@ step has a thousand. There, the most frequent ones are PyTorch's own.
 import keras
 from keras import ops
 
-if keras.backend.backend() == "torch":
-    import torch
-    from torch import matmul, reshape  # noqa: F401
 
-    def concatenate(parts, axis=0):
-        return torch.cat(parts, axis) if len(parts) > 1 else parts[0]
+def concatenate(parts, axis=0):
+    if keras.backend.backend() != "torch":
+        return ops.concatenate(parts, axis)
+    import torch
+
+    return torch.cat(parts, axis) if len(parts) > 1 else parts[0]
 
 
 def __getattr__(name):
+    if keras.backend.backend() == "torch" and name in ("matmul", "reshape"):
+        import torch
+
+        return getattr(torch, name)
     return getattr(ops, name)

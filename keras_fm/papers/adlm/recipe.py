@@ -35,10 +35,9 @@ def published(training, data, classes, twin=None, shares=None, **architecture):
 
 def perturbed(training, model, data, noise="once"):
     """ILM by its parts: a model with a `PerturbedAffine` and a
-    `PrivateDense`."""
-    guarantee = Published(
-        lot=training.lot or len(data[0]), settings=PublishedAdLM(noise=noise)
-    )
+    `PrivateDense`, or with this alone."""
+    settings = None if noise == "once" else PublishedAdLM(noise=noise)
+    guarantee = Published(lot=training.lot or len(data[0]), settings=settings)
     return training.fit(model, data, training.claimed(None, guarantee))
 
 
