@@ -11,6 +11,8 @@ import keras_fm as fm
 from keras_fm.models import DeepPrivateAutoencoder
 
 D = 8
+# Whose steps are many: compiled, see `untraced`.
+TRACED = "learns_digits"
 pytestmark = [pytest.mark.usefixtures("untraced"), pytest.mark.full]
 
 

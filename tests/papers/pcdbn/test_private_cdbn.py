@@ -9,6 +9,8 @@ import pytest
 import keras_fm as fm
 from keras_fm.models import PrivateCDBN, PublishedCDBN
 
+# Whose steps are many: compiled, see `untraced`.
+TRACED = "can_learn_digits"
 pytestmark = [pytest.mark.usefixtures("untraced"), pytest.mark.full]
 
 
