@@ -61,7 +61,7 @@ def _kinds():
 def _is_listed(kind):
     """Whether this very class is: a subclass may do anything."""
     if kind.__module__.startswith("keras_fm."):
-        # Our own are made to, and `tests/layer_checks.py` asks it of each.
+        # Our own are made to; `check_layer` of the tests asks it of most.
         return not issubclass(kind, keras.Model)
     return kind in _kinds()
 

@@ -15,6 +15,11 @@ from keras_fm.per_example.owner_rows import OwnerRows
 _MOST_BYTES = 2**33
 
 
+def is_text(array):
+    """Whether an array holds text, whose rows may be of any length."""
+    return array.dtype.kind in "OSU"
+
+
 class GivenRecords:
     """Rows of x and y, and the batch size that came with them.
 
@@ -222,7 +227,7 @@ def _array(name, value):
             f"`np.array({name})` of lists, a `DataLoader` of a data set. "
             f"Received: a {type(value).__name__}"
         )
-    if name == "y" and found.dtype.kind in "OUS":
+    if name == "y" and is_text(found):
         raise ValueError(
             "`y` must hold numbers, or a public list must say which classes "
             'there are: `make_private(model, classes=["no", "yes"])`. '

@@ -7,6 +7,7 @@ import numpy as np
 from keras import ops
 
 from keras_fm.kernel.reads import sampling
+from keras_fm.per_example.given_records import is_text
 from keras_fm.per_example.sum_noise import WORD
 
 RECORDS, KEYS, FACTORS = "records", "keys", "factors"
@@ -15,11 +16,6 @@ RECORDS, KEYS, FACTORS = "records", "keys", "factors"
 def are_drawn(x):
     """Whether x is a batch of `PoissonSamples`."""
     return isinstance(x, dict) and set(x) == {RECORDS, KEYS, FACTORS}
-
-
-def is_text(array):
-    """Whether an array holds text, whose rows may be of any length."""
-    return array.dtype.kind in "OSU"
 
 
 class PoissonSamples(keras.utils.PyDataset):
