@@ -54,6 +54,19 @@ def part_by_hash(x, y, held_out=0.2, owners=None):
 
     Proof: docs/proofs/evaluation.md, proposition 5.
     """
+    parted = [_kept(x, "x"), _kept(y, "y")]
+    held = is_held_out(*parted, held_out, owners)
+    if owners is not None:
+        parted.append(columns.owner_ids(owners))
+    train, held_out = np.flatnonzero(~held), np.flatnonzero(held)
+    return (
+        tuple(_rows(v, train) for v in parted),
+        tuple(_rows(v, held_out) for v in parted),
+    )
+
+
+def is_held_out(x, y, held_out, owners=None):
+    """Which records `part_by_hash` holds out, `(n,)`."""
     share = checks.number("held_out", held_out, above=0, below=1)
     parted = [_kept(x, "x"), _kept(y, "y")]
     by = [_of_table(v, name) for v, name in zip(parted, "xy")]
@@ -69,15 +82,9 @@ def part_by_hash(x, y, held_out=0.2, owners=None):
                 "`owners` must hold one id for each record. Received: "
                 f"owners.shape={ids.shape}, {len(by[0])} records"
             )
-        parted, by = [*parted, ids], [_words(ids, "owners", exact=True)]
+        by = [_words(ids, "owners", exact=True)]
     # The upper 53 bits, which a float64 holds.
-    found = (fixed_rows.hashes(by) >> np.uint64(11)) * 2.0**-53
-    held = found < share
-    train, held_out = np.flatnonzero(~held), np.flatnonzero(held)
-    return (
-        tuple(_rows(v, train) for v in parted),
-        tuple(_rows(v, held_out) for v in parted),
-    )
+    return (fixed_rows.hashes(by) >> np.uint64(11)) * 2.0**-53 < share
 
 
 def _is_frame(x):

@@ -22,6 +22,7 @@ from keras_fm.core.private_part import parts_of
 from keras_fm.core.record_alone import FeatureMap, runs_its_graph
 from keras_fm.evaluation.choice_query import Choice, ChoiceQuery
 from keras_fm.evaluation.evaluation_query import (
+    LEAST_PROBABILITY,
     MEANS,
     Evaluation,
     EvaluationQuery,
@@ -44,7 +45,9 @@ from keras_fm.training.proven_plan import PLACES, READ_BATCH
 
 # How far probabilities may be from adding up to 1.
 _SUM_TOLERANCE = 1e-2
-NUMBERS = ("mean_absolute_error", "mean_squared_error")
+NUMBERS = ("mean_absolute_error", "mean_squared_error", "r2")
+# What classes alone do not answer.
+_OF_PROBABILITIES = ("log_loss", "calibration", "auc")
 
 REST = "rest"
 
@@ -65,6 +68,7 @@ def private_evaluate(
     clip: bool = False,
     unit: str | None = None,
     reach: int = 0,
+    rows: str = "",
     name: str = "evaluation",
     notes: Sequence[str] = (),
     reproducible_noise: int | None = None,
@@ -95,8 +99,10 @@ def private_evaluate(
             an estimator with labels of its own in these labels, and of one
             of this package the table that it takes.
         ledger: the `Ledger` that is charged.
-        metrics: `"accuracy"`, `"confusion_matrix"`, `"calibration"`; or, for
-            numbers, `"mean_absolute_error"`, `"mean_squared_error"`.
+        metrics: `"accuracy"`, `"log_loss"`, `"confusion_matrix"` (recall,
+            precision and balanced accuracy are computed of it),
+            `"calibration"`, `"auc"` (two classes); or, for numbers,
+            `"mean_absolute_error"`, `"mean_squared_error"`, `"r2"`.
         share: of the ledger's budget, in (0, 1], see `PrivacyBudget.split`;
             `"rest"` for all that is left of it. Either this or `epsilon`.
         epsilon: what the evaluation alone may cost, at the ledger's delta.
@@ -106,7 +112,8 @@ def private_evaluate(
         classes: where the model does not say it: how many classes there
             are, or their labels in the order of its outputs. (Of an
             estimator, the order of its own `classes_` counts.)
-        bins: int, of calibration: bins of the largest probability.
+        bins: int, of calibration: bins of the largest probability. An AUC
+            has five times as many, of the second class's.
         bounds: `(low, high)` on the numbers, public; predictions are clipped
             to them.
         from_logits: whether outputs are logits; `None`: if the model ends
@@ -116,6 +123,8 @@ def private_evaluate(
         unit: if the ledger's unit is not one record: that unit, repeated, to
             declare that each has at most one row of the data.
         reach: see `keras_fm.Unit`.
+        rows: which records these are, in words that the statement repeats;
+            `"in sample"` if the model was trained on them.
         name: of the ledger's entry.
         notes: further public facts for it.
         reproducible_noise: `None`, or an int seed: not private.
@@ -155,7 +164,12 @@ def private_evaluate(
     }
     n = None
     query = EvaluationQuery(
-        metrics=metrics, bins=bins, records=0, reach=reach, **shape
+        metrics=metrics,
+        bins=bins,
+        records=0,
+        reach=reach,
+        rows=rows,
+        **shape,
     )
     if ledger.neighbours.replaces:
         facts.append("the number of records n is the same for all neighbours")
@@ -415,32 +429,52 @@ def _shape(metrics, models, classes, bounds):
 def _compared(query, outputs, y, logits, clip):
     """Shares and cells of records, see `EvaluationQuery.accumulate`."""
     if set(query.asked) & set(NUMBERS):
-        of = dict(
-            zip(
-                NUMBERS,
-                errors(outputs, y, query.low, query.high, clip),
+        of = agreement(outputs, y, query.low, query.high, clip)
+        if "r2" in query.asked and np.size(y) != len(y):
+            raise ValueError(
+                'metrics="r2" is of one number for each record. Received: y '
+                f"of shape {np.shape(y)}"
             )
-        )
-        shares = np.stack([1 - of[name] for name in query.means], axis=1)
+        shares = np.stack([of[name] for name in query.means], axis=1)
         return shares, np.zeros((len(shares), 0), int)
     # True and False are classes, too.
     y = y.astype(int) if y.dtype.kind == "b" else y
     truth = bounds_lib.class_indices(y, len(outputs), query.classes)
-    said, confidence = decided(
-        outputs, query.classes, logits, "calibration" in query.asked
+    said, probabilities = decided(
+        outputs,
+        query.classes,
+        logits,
+        any(name in query.asked for name in _OF_PROBABILITIES),
     )
     right = truth == said
     cells = []
     for name in query.tables:
         if name == "confusion_matrix":
             cells.append(truth * query.classes + said)
-        else:
-            bin_ = np.minimum(
-                (confidence * query.bins).astype(int), query.bins - 1
-            )
+        elif name == "calibration":
+            bin_ = _bins(probabilities.max(axis=1), query.bins)
             cells.append(2 * bin_ + ~right)
-    shares = right[:, None].astype(float)[:, : len(query.means)]
+        else:
+            # Bins that are narrow where a class is rare.
+            angle = np.arcsin(np.sqrt(np.clip(probabilities[:, 1], 0, 1)))
+            bin_ = _bins(angle * 2 / np.pi, 5 * query.bins)
+            cells.append(truth * 5 * query.bins + bin_)
+    shares = np.zeros((len(right), len(query.means)))
+    for column, name in zip(shares.T, query.means):
+        if name == "accuracy":
+            column[:] = right
+        else:
+            own = np.clip(
+                probabilities[np.arange(len(truth)), truth],
+                LEAST_PROBABILITY,
+                1.0,
+            )
+            column[:] = 1 - np.log(own) / np.log(LEAST_PROBABILITY)
     return shares, np.array(cells, int).reshape(len(cells), len(right)).T
+
+
+def _bins(values, bins):
+    return np.minimum((values * bins).astype(int), bins - 1)
 
 
 def _as_notes(notes):
@@ -778,8 +812,8 @@ def decided(outputs, classes, from_logits, confident=False):
         confident: whether probabilities are asked for.
 
     Returns:
-        tuple `(classes, probabilities)`, `(n,)` each; the latter `None` if
-        not asked for.
+        tuple `(classes, probabilities)`, `(n,)` and `(n, classes)`; the
+        latter `None` if not asked for.
 
     Raises:
         ValueError: if the outputs are something else.
@@ -789,8 +823,8 @@ def decided(outputs, classes, from_logits, confident=False):
     if outputs.dtype.kind in "biu" and outputs.ndim == 1:
         if confident:
             raise ValueError(
-                "Calibration needs probabilities or logits. The model gives "
-                "classes."
+                "Calibration, log-loss and AUC need probabilities or logits. "
+                "The model gives classes."
             )
         return bounds_lib.class_indices(outputs, len(outputs), classes), None
     binary = outputs.ndim == 1 and classes == 2
@@ -814,13 +848,15 @@ def decided(outputs, classes, from_logits, confident=False):
                 "without softmax or sigmoid."
             )
         outputs = both
-    found = outputs.argmax(axis=1)
-    return found, outputs.max(axis=1) if confident else None
+    return outputs.argmax(axis=1), outputs if confident else None
 
 
-def errors(outputs, y, low, high, clip):
-    """Absolute errors as shares of the largest one, `(n,)`, a mean over what
-    is predicted of each record, and the same of their squares.
+def agreement(outputs, y, low, high, clip):
+    """Of each mean of numbers the shares of records, dict of `(n,)`.
+
+    Errors are means over what is predicted of a record, as shares of the
+    largest; what is given is one less these. Targets are scaled to [0, 1],
+    and their squares are of their distance from the middle.
 
     Raises:
         ValueError: if numbers are outside their public bounds.
@@ -838,6 +874,13 @@ def errors(outputs, y, low, high, clip):
             f"At least one number of `y` is outside the public bounds "
             f"({low:g}, {high:g}). Pass wider ones, or `clip=True`."
         )
-    apart = np.clip(outputs, low, high) - np.clip(y, low, high)
-    apart = np.clip(np.abs(apart) / (high - low), 0.0, 1.0)
-    return apart.mean(axis=1), np.square(apart).mean(axis=1)
+    y = np.clip(y, low, high)
+    apart = np.abs(np.clip(outputs, low, high) - y) / (high - low)
+    apart = np.clip(apart, 0.0, 1.0)
+    target = np.clip((y - low) / (high - low), 0.0, 1.0)
+    return {
+        "mean_absolute_error": 1 - apart.mean(axis=1),
+        "mean_squared_error": 1 - np.square(apart).mean(axis=1),
+        "target": target.mean(axis=1),
+        "squared_target": np.square(2 * target - 1).mean(axis=1),
+    }
