@@ -76,6 +76,10 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
             loss="crammer_singer", weight_noise=1.0, averaging=0.5)`, the
             best of what was tried on tables.
         fits: int >= 1, see above.
+        evaluation: number in [0, 1), the share of the budget that fits leave
+            to `private_score`; 0.1 costs little accuracy.
+        held_out: `None`, or the share of rows that fits leave out, by a
+            public hash of each, for `private_score`. For `"add_remove"`.
         ledger: `None` (the first fit begins one, shared with all clones), the
             path of a file, or a `keras_fm.Ledger`, whose budget then holds.
             With `n_jobs` beyond 1 only a file will do.
@@ -115,6 +119,8 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
         features: Any = None,
         rounds: Any = None,
         fits: int = 1,
+        evaluation: float = 0.0,
+        held_out: float | None = None,
         ledger: Ledger | str | os.PathLike | None = None,
         neighbours: str | None = None,
         reproducible_noise: int | None = None,
@@ -127,6 +133,8 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
             features=features,
             rounds=rounds,
             fits=fits,
+            evaluation=evaluation,
+            held_out=held_out,
             ledger=ledger,
             neighbours=neighbours,
             reproducible_noise=reproducible_noise,
@@ -176,6 +184,12 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
             "public by declaration: which labels there are, taken from the "
             f'records (classes="{OBSERVED}")',
         )
+
+    def _asked(self):
+        auc = ("auc",) * (len(self.classes_) == 2)
+        return {
+            "metrics": ("log_loss", "confusion_matrix", "calibration", *auc)
+        }
 
     # Predicting ----------------------------------------------------------
 

@@ -13,12 +13,16 @@ from keras_fm.core.guarantee import Proven
 from keras_fm.estimators import given_table, public_map
 from keras_fm.estimators.shared_ledger import SharedLedger
 from keras_fm.estimators.table_columns import TableColumns
+from keras_fm.evaluation.evaluation_query import IN_SAMPLE, Evaluation
+from keras_fm.evaluation.parts_by_hash import is_held_out, part_by_hash
+from keras_fm.evaluation.private_evaluation import REST, private_evaluate
 from keras_fm.kernel import checks
 from keras_fm.kernel.budget import PrivacyBudget, check_delta_given
 from keras_fm.kernel.ledger.ledger import BudgetExceededError, Ledger
 from keras_fm.training.private_model import PrivateModel
 
 _READ = 1024
+_HELD_OUT = "held out of the training by a public hash of each"
 
 
 class PrivateEstimator(BaseEstimator, abc.ABC):
@@ -37,6 +41,8 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         features: Any = None,
         rounds: Any = None,
         fits: int = 1,
+        evaluation: float = 0.0,
+        held_out: float | None = None,
         ledger: Ledger | str | os.PathLike | None = None,
         neighbours: str | None = None,
         reproducible_noise: int | None = None,
@@ -48,6 +54,8 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         self.features = features
         self.rounds = rounds
         self.fits = fits
+        self.evaluation = evaluation
+        self.held_out = held_out
         self.ledger = ledger
         self.neighbours = neighbours
         self.reproducible_noise = reproducible_noise
@@ -113,6 +121,8 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
                 as above; nothing was spent then.
         """
         budget = self._budget()
+        kept = checks.number("evaluation", self.evaluation, at_least=0, below=1)
+        held_out = self._held_out(X, y)
         x, y = self._checked(X, y)
         y, head, loss, facts = self._learned(y, self._known_of_features())
         model = keras.Sequential(
@@ -125,11 +135,20 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         # The weights are released before the only step, which stays there.
         model.compile("sgd", loss, run_eagerly=True)
         ledger = self._shared.take(self.ledger, budget, self.neighbours)
+        notes = [*self._notes(facts)]
+        if held_out is not None:
+            _check_parts(ledger)
+            notes.append(
+                f"held out by a public hash: {self.held_out:g} of rows"
+            )
+            x, y = x[~held_out], y[~held_out]
         private = PrivateModel(
             ledger,
             data=(x, y),
-            guarantee=Proven(releases=checks.count("fits", self.fits)),
-            notes=self._notes(facts),
+            guarantee=Proven(
+                releases=checks.count("fits", self.fits), spends=1 - kept
+            ),
+            notes=notes,
             reproducible_noise=self.reproducible_noise,
         )
         try:
@@ -143,6 +162,67 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         self.model_, self._shared.ledger = model, ledger
         self.__dict__.update(facts)
         return self
+
+    def _held_out(self, X, y):
+        """Which rows a fit leaves to `private_score`, or `None`."""
+        if self.held_out is None:
+            return None
+        return is_held_out(X, y, self.held_out)
+
+    # How good it is ------------------------------------------------------
+
+    @abc.abstractmethod
+    def _asked(self):
+        """What `private_score` asks, arguments of `private_evaluate`."""
+
+    def private_score(
+        self,
+        X: Any,
+        y: Any,
+        *,
+        share: float | str | None = None,
+        metrics: Any = None,
+        bins: int = 10,
+    ) -> Evaluation:
+        """How good the fitted estimator is, charged to its ledger.
+
+        Of the table that `fit` was given the rows that `held_out` kept
+        from the training; without `held_out` all rows, and the answer then
+        says *in sample*: give it the training rows.
+
+        Args:
+            X, y: as `fit` was given them.
+            share: of the ledger's budget; `None` is the share of
+                `evaluation`, or `"rest"` without one.
+            metrics, bins: see `keras_fm.evaluation.private_evaluate`; `None`
+                asks all that there is: the fewer, the less noise.
+
+        Returns:
+            A `keras_fm.evaluation.Evaluation`: print it.
+
+        Raises:
+            ValueError, BudgetExceededError: see `private_evaluate`.
+        """
+        check_is_fitted(self, "model_")
+        rows = IN_SAMPLE
+        if self.held_out is not None:
+            _check_parts(self.ledger_)
+            _, (X, y) = part_by_hash(X, y, self.held_out)
+            rows = _HELD_OUT
+        given = self._asked()
+        if metrics is not None:
+            given["metrics"] = metrics
+        return private_evaluate(
+            self,
+            (X, y),
+            ledger=self.ledger_,
+            share=(self.evaluation or REST) if share is None else share,
+            bins=bins,
+            rows=rows,
+            name="score",
+            reproducible_noise=self.reproducible_noise,
+            **given,
+        )
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
@@ -240,6 +320,15 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         else:
             x = _as_float32(x)
         return (x, *y) if y else x
+
+
+def _check_parts(ledger):
+    if ledger.neighbours.replaces:
+        raise ValueError(
+            '`held_out` needs neighbours="add_remove": a record that is '
+            "replaced may leave one part and enter the other. Received: "
+            f"neighbours={str(ledger.neighbours)!r}"
+        )
 
 
 def _as_float32(x):
