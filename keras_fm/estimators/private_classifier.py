@@ -39,7 +39,8 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
 
     **What is public.** `bounds`, `classes`, `features` and every other
     parameter; never read from X or y. Scores on private records are not
-    covered, whoever computes them. A row is the privacy unit.
+    covered, whoever computes them: ask `private_score`. A row is the privacy
+    unit, or an owner with all rows, `fit(X, y, owners=ids)`.
 
     Args:
         epsilon: number in (0, 1e6]. Needed, unless `ledger` has a budget.

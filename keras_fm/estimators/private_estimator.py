@@ -9,12 +9,16 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from keras_fm.core.guarantee import Proven
+from keras_fm.core.guarantee import Proven, Unit
 from keras_fm.estimators import given_table, public_map
 from keras_fm.estimators.shared_ledger import SharedLedger
 from keras_fm.estimators.table_columns import TableColumns
 from keras_fm.evaluation.evaluation_query import IN_SAMPLE, Evaluation
-from keras_fm.evaluation.parts_by_hash import is_held_out, part_by_hash
+from keras_fm.evaluation.parts_by_hash import (
+    is_held_out,
+    one_row_of_each,
+    part_by_hash,
+)
 from keras_fm.evaluation.private_evaluation import REST, private_evaluate
 from keras_fm.kernel import checks
 from keras_fm.kernel.budget import PrivacyBudget, check_delta_given
@@ -102,7 +106,7 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         """What the statement says of a fit, by the facts of `_learned`."""
         return ()
 
-    def fit(self, X: Any, y: Any) -> "PrivateEstimator":
+    def fit(self, X: Any, y: Any, owners: Any = None) -> "PrivateEstimator":
         """Releases and trains a new model, and charges the ledger.
 
         Args:
@@ -110,6 +114,10 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
                 also text and gaps, and of a frame the named columns alone,
                 in any order.
             y: `(n,)`.
+            owners: `None`, or `(n,)` ids of those whose rows these are: the
+                privacy unit then is an owner with all rows, whose sum is
+                scaled back to what one row may add. `cross_val_score` hands
+                them on, `params={"owners": ids}`; give it folds by owner.
 
         Returns:
             self.
@@ -122,7 +130,7 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         """
         budget = self._budget()
         kept = checks.number("evaluation", self.evaluation, at_least=0, below=1)
-        held_out = self._held_out(X, y)
+        held_out, unit = self._held_out(X, y, owners), Unit(owners=owners)
         x, y = self._checked(X, y)
         y, head, loss, facts = self._learned(y, self._known_of_features())
         model = keras.Sequential(
@@ -134,7 +142,9 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         )
         # The weights are released before the only step, which stays there.
         model.compile("sgd", loss, run_eagerly=True)
-        ledger = self._shared.take(self.ledger, budget, self.neighbours)
+        ledger = self._shared.take(
+            self.ledger, budget, self.neighbours, unit.name
+        )
         notes = [*self._notes(facts)]
         if held_out is not None:
             _check_parts(ledger)
@@ -142,11 +152,15 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
                 f"held out by a public hash: {self.held_out:g} of rows"
             )
             x, y = x[~held_out], y[~held_out]
+            if owners is not None:
+                unit = Unit(owners=unit.owners[~held_out])
         private = PrivateModel(
             ledger,
             data=(x, y),
             guarantee=Proven(
-                releases=checks.count("fits", self.fits), spends=1 - kept
+                releases=checks.count("fits", self.fits),
+                spends=1 - kept,
+                unit=unit,
             ),
             notes=notes,
             reproducible_noise=self.reproducible_noise,
@@ -163,11 +177,11 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         self.__dict__.update(facts)
         return self
 
-    def _held_out(self, X, y):
+    def _held_out(self, X, y, owners):
         """Which rows a fit leaves to `private_score`, or `None`."""
         if self.held_out is None:
             return None
-        return is_held_out(X, y, self.held_out)
+        return is_held_out(X, y, self.held_out, owners)
 
     # How good it is ------------------------------------------------------
 
@@ -179,6 +193,7 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         self,
         X: Any,
         y: Any,
+        owners: Any = None,
         *,
         share: float | str | None = None,
         metrics: Any = None,
@@ -191,7 +206,8 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         says *in sample*: give it the training rows.
 
         Args:
-            X, y: as `fit` was given them.
+            X, y, owners: as `fit` was given them. Of an owner one row is
+                asked, drawn at random.
             share: of the ledger's budget; `None` is the share of
                 `evaluation`, or `"rest"` without one.
             metrics, bins: see `keras_fm.evaluation.private_evaluate`; `None`
@@ -207,9 +223,14 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         rows = IN_SAMPLE
         if self.held_out is not None:
             _check_parts(self.ledger_)
-            _, (X, y) = part_by_hash(X, y, self.held_out)
+            _, (X, y, *ids) = part_by_hash(X, y, self.held_out, owners)
+            owners = ids[0] if ids else None
             rows = _HELD_OUT
         given = self._asked()
+        if owners is not None:
+            X, y = one_row_of_each(X, y, owners)
+            rows += ", one row of each owner"
+            given["unit"] = self.ledger_.unit
         if metrics is not None:
             given["metrics"] = metrics
         return private_evaluate(

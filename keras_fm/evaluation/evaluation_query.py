@@ -108,6 +108,11 @@ class EvaluationQuery(SumQuery):
         return tuple(self.metrics.split(", "))
 
     @property
+    def in_sample(self):
+        """Whether the model was trained on these rows, in words."""
+        return self.rows.startswith(IN_SAMPLE)
+
+    @property
     def means(self):
         """Those that are a mean of a share of each record, or computed of
         such."""
@@ -425,7 +430,7 @@ class Evaluation(Release):
 
     def _check_of(self, of):
         checks.either("of", of, intervals.OF)
-        if of == "population" and self._query.rows == IN_SAMPLE:
+        if of == "population" and self._query.in_sample:
             raise ValueError(
                 "The model was trained on these rows (in sample): they say "
                 'nothing of others. Received: of="population"'
@@ -489,7 +494,7 @@ class Evaluation(Release):
         rows = self._query.rows
         if rows:
             lines.append(f"  rows: {rows}")
-        every = intervals.OF[:1] if rows == IN_SAMPLE else intervals.OF
+        every = intervals.OF[:1] if self._query.in_sample else intervals.OF
         shown = [name for name in self._query.asked if name in MEANS]
         if "confusion_matrix" in self._query.tables:
             shown = ["accuracy", *(n for n in shown if n != "accuracy")]

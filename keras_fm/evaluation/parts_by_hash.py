@@ -87,6 +87,22 @@ def is_held_out(x, y, held_out, owners=None):
     return (fixed_rows.hashes(by) >> np.uint64(11)) * 2.0**-53 < share
 
 
+def one_row_of_each(x, y, owners):
+    """x and y with one row of each owner, drawn at random."""
+    ids = np.array(columns.owner_ids(owners))
+    if ids.shape != (columns.count(y),):
+        raise ValueError(
+            "`owners` must hold one id for each row. Received: "
+            f"owners.shape={ids.shape}, {columns.count(y)} rows"
+        )
+    order = np.random.default_rng().permutation(len(ids))
+    _, first = np.unique(ids[order], return_index=True)
+    rows = np.sort(order[first])
+    return tuple(
+        _rows(_kept(v, name), rows) for v, name in ((x, "x"), (y, "y"))
+    )
+
+
 def _is_frame(x):
     return hasattr(x, "columns") and hasattr(x, "dtypes")
 
