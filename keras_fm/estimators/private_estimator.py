@@ -13,12 +13,8 @@ from keras_fm.core.guarantee import Proven, Unit
 from keras_fm.estimators import given_table, public_map
 from keras_fm.estimators.shared_ledger import SharedLedger
 from keras_fm.estimators.table_columns import TableColumns
+from keras_fm.evaluation import parts_by_hash
 from keras_fm.evaluation.evaluation_query import IN_SAMPLE, Evaluation
-from keras_fm.evaluation.parts_by_hash import (
-    is_held_out,
-    one_row_of_each,
-    part_by_hash,
-)
 from keras_fm.evaluation.private_evaluation import REST, private_evaluate
 from keras_fm.kernel import checks
 from keras_fm.kernel.budget import PrivacyBudget, check_delta_given
@@ -130,7 +126,9 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         """
         budget = self._budget()
         kept = checks.number("evaluation", self.evaluation, at_least=0, below=1)
-        held_out, unit = self._held_out(X, y, owners), Unit(owners=owners)
+        unit, held_out = Unit(owners=owners), None
+        if self.held_out is not None:
+            held_out = parts_by_hash.is_held_out(X, y, self.held_out, owners)
         x, y = self._checked(X, y)
         y, head, loss, facts = self._learned(y, self._known_of_features())
         model = keras.Sequential(
@@ -147,10 +145,14 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         )
         notes = [*self._notes(facts)]
         if held_out is not None:
-            _check_parts(ledger)
-            notes.append(
-                f"held out by a public hash: {self.held_out:g} of rows"
-            )
+            if ledger.neighbours.replaces:
+                raise ValueError(
+                    '`held_out` needs neighbours="add_remove": a record that '
+                    "is replaced may leave one part and enter the other. "
+                    f"Received: neighbours={str(ledger.neighbours)!r}"
+                )
+            share = f"{self.held_out:g} of rows"
+            notes.append(f"held out by a public hash: {share}")
             x, y = x[~held_out], y[~held_out]
             if owners is not None:
                 unit = Unit(owners=unit.owners[~held_out])
@@ -174,14 +176,8 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
                 f"`fits=k`, from the start. Received: fits={self.fits}"
             ) from e
         self.model_, self._shared.ledger = model, ledger
-        self.__dict__.update(facts)
+        self.__dict__.update(facts, held_out_=self.held_out)
         return self
-
-    def _held_out(self, X, y, owners):
-        """Which rows a fit leaves to `private_score`, or `None`."""
-        if self.held_out is None:
-            return None
-        return is_held_out(X, y, self.held_out, owners)
 
     # How good it is ------------------------------------------------------
 
@@ -221,18 +217,16 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         """
         check_is_fitted(self, "model_")
         rows = IN_SAMPLE
-        if self.held_out is not None:
-            _check_parts(self.ledger_)
-            _, (X, y, *ids) = part_by_hash(X, y, self.held_out, owners)
+        if self.held_out_ is not None:
+            terms = X, y, self.held_out_, owners
+            _, (X, y, *ids) = parts_by_hash.part_by_hash(*terms)
             owners = ids[0] if ids else None
             rows = _HELD_OUT
-        given = self._asked()
+        given = {**self._asked(), **({"metrics": metrics} if metrics else {})}
         if owners is not None:
-            X, y = one_row_of_each(X, y, owners)
+            X, y = parts_by_hash.one_row_of_each(X, y, owners)
             rows += ", one row of each owner"
             given["unit"] = self.ledger_.unit
-        if metrics is not None:
-            given["metrics"] = metrics
         return private_evaluate(
             self,
             (X, y),
@@ -341,15 +335,6 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         else:
             x = _as_float32(x)
         return (x, *y) if y else x
-
-
-def _check_parts(ledger):
-    if ledger.neighbours.replaces:
-        raise ValueError(
-            '`held_out` needs neighbours="add_remove": a record that is '
-            "replaced may leave one part and enter the other. Received: "
-            f"neighbours={str(ledger.neighbours)!r}"
-        )
 
 
 def _as_float32(x):

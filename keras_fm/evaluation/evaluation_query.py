@@ -94,11 +94,7 @@ class EvaluationQuery(SumQuery):
                 f"low={self.low}, high={self.high}"
             )
         if "auc" in self.asked and self.classes != 2:
-            raise ValueError(
-                "An AUC is of two classes; of more ask for the recall of "
-                'each, `metrics="confusion_matrix"`. Received: '
-                f"classes={self.classes}"
-            )
+            checks.refuse("classes", self.classes, "2 where an AUC is asked")
 
     # What is asked -------------------------------------------------------
 
@@ -400,27 +396,18 @@ class Evaluation(Release):
     def _rates(self, pairs, of, counts=None):
         """Of each pair its share, noisy, and less the noise that is drawn."""
         rng = np.random.default_rng(0)
-        if counts is None:
-            counts = (1, self._query.classes - 1)
+        counts = counts or (1, self._query.classes - 1)
         for pair in pairs:
-            drawn = self._drawn(pair, of, counts, rng)
-            yield tuple(
-                intervals.ratio(v[..., 0], v.sum(axis=-1))
-                for v in (pair, drawn)
-            )
+            both = pair, self._drawn(pair, of, counts, rng)
+            yield [intervals.ratio(v[..., 0], v.sum(axis=-1)) for v in both]
 
     def _of_classes(self, axis, of, level):
-        return [
-            intervals.of_draws(*found, level=level, of=of)
-            for found in self._rates(self._pairs(axis), of)
-        ]
+        found = self._rates(self._pairs(axis), of)
+        return [intervals.of_draws(*v, level=level, of=of) for v in found]
 
     def _accuracy(self, of, level):
-        (pair,), k = (
-            self._pairs(1).sum(axis=0, keepdims=True),
-            self.query.classes,
-        )
-        (found,) = self._rates([pair], of, (k, k * (k - 1)))
+        k, pairs = self._query.classes, self._pairs(1).sum(0, keepdims=True)
+        (found,) = self._rates(pairs, of, (k, k * (k - 1)))
         return intervals.of_draws(*found, level=level, of=of)
 
     def _drawn(self, noisy, of, counts=1, rng=None):

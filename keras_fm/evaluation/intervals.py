@@ -271,28 +271,27 @@ def of_draws(
         value: float, of the noisy counts.
         least_drawn, most_drawn: `(draws,)`, the least and the most that the
             number may be; the same if one is given.
-        level, of: see `share`.
+        level: float in (0, 0.99].
+        of: see `share`.
         least: which it cannot be below; it cannot be above 1.
 
     Returns:
         An `Interval`.
     """
-    checks.number("level", level, above=0, below=1)
-    ends = []
-    for drawn, hidden, outside in (
-        (least_drawn, -math.inf, 0.45 * (1 - level)),
-        (
-            least_drawn if most_drawn is None else most_drawn,
-            math.inf,
-            1 - 0.45 * (1 - level),
-        ),
-    ):
-        known = np.where(np.isnan(drawn), hidden, drawn)
-        # No mean of two draws: of infinite ones it is none.
-        end = np.quantile(known, outside, method="inverted_cdf")
-        ends.append(float(min(max(end, least), 1.0)))
-    value = float(min(max(value, least), 1.0)) if value == value else math.nan
-    return Interval(value, *ends, level, of)
+    # Farther out there are too few draws.
+    outside = 0.45 * (1 - checks.number("level", level, above=0, at_most=0.99))
+    most_drawn = least_drawn if most_drawn is None else most_drawn
+    known = (
+        np.where(np.isnan(least_drawn), -math.inf, least_drawn),
+        np.where(np.isnan(most_drawn), math.inf, most_drawn),
+    )
+    # No mean of two draws: of infinite ones it is none.
+    low, high = (
+        np.quantile(drawn, tail, method="inverted_cdf")
+        for drawn, tail in zip(known, (outside, 1 - outside))
+    )
+    found = (float(np.clip(v, least, 1.0)) for v in (value, low, high))
+    return Interval(*found, level, of)
 
 
 def absolute_sum(law, right, wrong, confidence, *, records=0, level=0.95):

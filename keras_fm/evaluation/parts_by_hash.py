@@ -76,12 +76,7 @@ def is_held_out(x, y, held_out, owners=None):
             f"x.shape={parted[0].shape}, y.shape={parted[1].shape}"
         )
     if owners is not None:
-        ids = columns.owner_ids(owners)
-        if ids.shape != (len(by[0]),):
-            raise ValueError(
-                "`owners` must hold one id for each record. Received: "
-                f"owners.shape={ids.shape}, {len(by[0])} records"
-            )
+        ids = _ids(owners, len(by[0]))
         by = [_words(ids, "owners", exact=True)]
     # The upper 53 bits, which a float64 holds.
     return (fixed_rows.hashes(by) >> np.uint64(11)) * 2.0**-53 < share
@@ -89,18 +84,22 @@ def is_held_out(x, y, held_out, owners=None):
 
 def one_row_of_each(x, y, owners):
     """x and y with one row of each owner, drawn at random."""
-    ids = np.array(columns.owner_ids(owners))
-    if ids.shape != (columns.count(y),):
-        raise ValueError(
-            "`owners` must hold one id for each row. Received: "
-            f"owners.shape={ids.shape}, {columns.count(y)} rows"
-        )
+    x, y = _kept(x, "x"), _kept(y, "y")
+    ids = _ids(owners, columns.count(y))
     order = np.random.default_rng().permutation(len(ids))
     _, first = np.unique(ids[order], return_index=True)
     rows = np.sort(order[first])
-    return tuple(
-        _rows(_kept(v, name), rows) for v, name in ((x, "x"), (y, "y"))
-    )
+    return _rows(x, rows), _rows(y, rows)
+
+
+def _ids(owners, n):
+    ids = np.array(columns.owner_ids(owners))
+    if ids.shape != (n,):
+        raise ValueError(
+            "`owners` must hold one id for each record. Received: "
+            f"owners.shape={ids.shape}, {n} records"
+        )
+    return ids
 
 
 def _is_frame(x):

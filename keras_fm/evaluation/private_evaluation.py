@@ -47,7 +47,7 @@ from keras_fm.training.proven_plan import PLACES, READ_BATCH
 _SUM_TOLERANCE = 1e-2
 NUMBERS = ("mean_absolute_error", "mean_squared_error", "r2")
 # What classes alone do not answer.
-_OF_PROBABILITIES = ("log_loss", "calibration", "auc")
+_OF_PROBABILITIES = {"log_loss", "calibration", "auc"}
 
 REST = "rest"
 
@@ -153,8 +153,10 @@ def private_evaluate(
     asked = AskedModel(model, ledger, public=public)
     facts += asked.facts
     records.check(data)
+    if rows:
+        check_line("`rows`", checks.text("rows", rows, "words on one line"))
     metrics = _metrics(metrics)
-    shape = _shape(metrics, [asked], classes, bounds)
+    shape = _shape(metrics, [asked], classes, bounds) | {"rows": rows}
     paid = {
         "ledger": ledger,
         "share": share,
@@ -164,12 +166,7 @@ def private_evaluate(
     }
     n = None
     query = EvaluationQuery(
-        metrics=metrics,
-        bins=bins,
-        records=0,
-        reach=reach,
-        rows=rows,
-        **shape,
+        metrics=metrics, bins=bins, records=0, reach=reach, **shape
     )
     if ledger.neighbours.replaces:
         facts.append("the number of records n is the same for all neighbours")
@@ -431,21 +428,15 @@ def _compared(query, outputs, y, logits, clip):
     if set(query.asked) & set(NUMBERS):
         of = agreement(outputs, y, query.low, query.high, clip)
         if "r2" in query.asked and np.size(y) != len(y):
-            raise ValueError(
-                'metrics="r2" is of one number for each record. Received: y '
-                f"of shape {np.shape(y)}"
-            )
+            one = "without r2 where a record has several numbers"
+            checks.refuse("metrics", query.metrics, one)
         shares = np.stack([of[name] for name in query.means], axis=1)
         return shares, np.zeros((len(shares), 0), int)
     # True and False are classes, too.
     y = y.astype(int) if y.dtype.kind == "b" else y
     truth = bounds_lib.class_indices(y, len(outputs), query.classes)
-    said, probabilities = decided(
-        outputs,
-        query.classes,
-        logits,
-        any(name in query.asked for name in _OF_PROBABILITIES),
-    )
+    sure = bool(set(query.asked) & _OF_PROBABILITIES)
+    said, probabilities = decided(outputs, query.classes, logits, sure)
     right = truth == said
     cells = []
     for name in query.tables:
@@ -459,17 +450,14 @@ def _compared(query, outputs, y, logits, clip):
             angle = np.arcsin(np.sqrt(np.clip(probabilities[:, 1], 0, 1)))
             bin_ = _bins(angle * 2 / np.pi, 5 * query.bins)
             cells.append(truth * 5 * query.bins + bin_)
+    of = {"accuracy": right}
+    if "log_loss" in query.means:
+        own = np.take_along_axis(probabilities, truth[:, None], 1)[:, 0]
+        own = np.clip(own, LEAST_PROBABILITY, 1.0)
+        of["log_loss"] = 1 - np.log(own) / np.log(LEAST_PROBABILITY)
     shares = np.zeros((len(right), len(query.means)))
     for column, name in zip(shares.T, query.means):
-        if name == "accuracy":
-            column[:] = right
-        else:
-            own = np.clip(
-                probabilities[np.arange(len(truth)), truth],
-                LEAST_PROBABILITY,
-                1.0,
-            )
-            column[:] = 1 - np.log(own) / np.log(LEAST_PROBABILITY)
+        column[:] = of[name]
     return shares, np.array(cells, int).reshape(len(cells), len(right)).T
 
 

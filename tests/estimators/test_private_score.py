@@ -24,31 +24,36 @@ def made(epsilon=200.0, **kwargs):
 
 
 def holds(interval, true):
-    return interval.low - 1e-3 <= true <= interval.high + 1e-3
+    """Within three times an interval at 95 %: of Gaussian noise it fails less
+    than once in 10^8 runs."""
+    wide = interval.high - interval.low
+    return interval.low - wide <= true <= interval.high + wide
 
 
 def test_rows_that_were_held_out_are_scored():
-    model = made(evaluation=0.2, held_out=0.3).fit(X, Y)
+    model = made(evaluation=0.3, held_out=0.3).fit(X, Y)
     spent = model.ledger_.epsilon()
-    found = model.private_score(X, Y)
-    assert spent < 0.95 * 200 < model.ledger_.epsilon() <= 200
+    found = model.private_score(X, Y, share=0.2)
+    assert spent < model.ledger_.epsilon() <= 200
     _, (x, y) = part_by_hash(X, Y, 0.3)
     said = model.predict(x)
-    for one, true in zip(
-        found.recall(level=1 - 1e-6), recall_score(y, said, average=None)
-    ):
+    for one, true in zip(found.recall(), recall_score(y, said, average=None)):
         assert holds(one, true)
-    balanced = found.balanced_accuracy(level=1 - 1e-6)
+    balanced = found.balanced_accuracy()
     assert holds(balanced, balanced_accuracy_score(y, said))
     auc = roc_auc_score(y == "yes", model.decision_function(x))
-    assert holds(found.auc(level=1 - 1e-6), auc)
+    assert holds(found.auc(), auc)
     loss = -np.log(model.predict_proba(x)[y == "yes", 1]).sum()
     loss -= np.log(model.predict_proba(x)[y == "no", 0]).sum()
-    assert holds(found.mean("log_loss", level=1 - 1e-6), loss / len(y))
+    assert holds(found.mean("log_loss"), loss / len(y))
     fit, score = model.ledger_.entries
     assert "held out by a public hash: 0.3 of rows" in fit.notes
     assert "(held out of the training by a public hash" in score.reads
     assert "population" in repr(found)
+    # What the fit held out counts, whatever is set after it.
+    model.set_params(held_out=None)
+    again = model.private_score(X, Y, metrics="accuracy", share="rest")
+    assert again.statistics["means"].sum() < 0.5 * len(X)
 
 
 def test_training_rows_are_said_to_be_in_sample():
@@ -56,9 +61,9 @@ def test_training_rows_are_said_to_be_in_sample():
         200.0, 1e-5, bounds=(-4, 4), target_bounds=(-4, 4), evaluation=0.5
     ).fit(X, NUMBERS)
     found = model.private_score(X, NUMBERS, share=0.4)
-    assert holds(found.r2(level=1 - 1e-6), model.score(X, NUMBERS))
+    assert holds(found.r2(), model.score(X, NUMBERS))
     error = np.abs(model.predict(X) - NUMBERS).mean()
-    assert holds(found.mean("mean_absolute_error", level=1 - 1e-6), error)
+    assert holds(found.mean("mean_absolute_error"), error)
     assert "(in sample)" in model.ledger_.entries[1].reads
     assert "in sample" in repr(found)
     with pytest.raises(ValueError, match="in sample"):

@@ -256,7 +256,7 @@ def test_rows_of_the_training_say_nothing_of_others():
     for ask in (found.recall, found.balanced_accuracy):
         with pytest.raises(ValueError, match="trained on these rows"):
             ask(of="population")
-    with pytest.raises(ValueError, match="An AUC is of two classes"):
+    with pytest.raises(ValueError, match="2 where an AUC is asked"):
         EvaluationQuery(metrics="auc", classes=3)
 
 

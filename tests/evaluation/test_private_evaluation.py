@@ -53,6 +53,16 @@ def untouched():
 TRUE = ((X[:, 0] > 0) == Y).mean()
 
 
+@pytest.mark.once
+def test_rows_are_said_on_one_line():
+    ledger = ledger_of()
+    with pytest.raises(ValueError, match="`rows`"):
+        ask(linear(), (X, Y), ledger, rows="two\nlines")
+    found = ask(linear(), (X, Y), ledger, rows="those of 2024")
+    assert "(those of 2024)" in ledger.entries[0].reads
+    assert "rows: those of 2024" in repr(found)
+
+
 # A model that was trained under the ledger -----------------------------------
 
 
