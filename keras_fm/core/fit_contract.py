@@ -88,9 +88,9 @@ def check_unweighted(given):
             raise ValueError(
                 f"`{name}` must be left out of fit: it changes what a record "
                 "weighs, which the sensitivity does not cover. To favor rare "
-                "classes, weigh them after training by public constants: "
-                "`model.predict(x) + np.log(weights)`, one weight for each "
-                f"class. Received: {name} of type {type(given[name]).__name__}"
+                "classes, `PrivateDense(class_weight=...)` weighs them after "
+                "every bound. Received: "
+                f"{name} of type {type(given[name]).__name__}"
             )
 
 
