@@ -72,6 +72,10 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
             them are scaled back to 1. Layers that learn from a release
             (`PrivateNormalization`, `DPPCA`) are released in every fit, in
             the same budget.
+        class_weight: `None`, a dict from labels to public numbers (1 where it
+            has none), or `"balanced"`, by counts that a twentieth of a fit's
+            budget releases. A rare class is then found; probabilities are
+            those of records so weighed.
         rounds: `None` for one read, or how many reads, or a
             `keras_fm.Rounds`; a number R stands for `Rounds(reads=R,
             loss="crammer_singer", weight_noise=1.0, averaging=0.5)`, the
@@ -118,6 +122,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
         classes: Any = None,
         columns: Any = None,
         features: Any = None,
+        class_weight: Any = None,
         rounds: Any = None,
         fits: int = 1,
         evaluation: float = 0.0,
@@ -141,6 +146,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
             reproducible_noise=reproducible_noise,
         )
         self.classes = classes
+        self.class_weight = class_weight
 
     # Labels --------------------------------------------------------------
 
@@ -151,7 +157,13 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
         rounds = self.rounds
         if checks.is_integer(rounds):
             rounds = Rounds(reads=rounds, **_TABLES)
-        head = PrivateDense(units, rounds=rounds, name="private_dense", **known)
+        head = PrivateDense(
+            units,
+            rounds=rounds,
+            class_weight=self._weights(found),
+            name="private_dense",
+            **known,
+        )
         return targets, head, TaylorCrossEntropy(), {"classes_": found}
 
     @property
@@ -178,6 +190,18 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
             )
         return found
 
+    def _weights(self, found):
+        """`class_weight` by the places of labels."""
+        if not isinstance(self.class_weight, dict):
+            return self.class_weight
+        labels, given = found.tolist(), self.class_weight
+        if not set(given) <= set(labels):
+            raise ValueError(
+                f"`class_weight` must be of labels among {labels}. "
+                f"Received: class_weight={given!r}"
+            )
+        return [given.get(label, 1.0) for label in labels]
+
     def _notes(self, facts):
         if not self._observes:
             return ()
@@ -187,10 +211,8 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
         )
 
     def _asked(self):
-        auc = ("auc",) * (len(self.classes_) == 2)
-        return {
-            "metrics": ("log_loss", "confusion_matrix", "calibration", *auc)
-        }
+        metrics = ["log_loss", "confusion_matrix", "calibration"]
+        return {"metrics": metrics + ["auc"] * (len(self.classes_) == 2)}
 
     # Predicting ----------------------------------------------------------
 
