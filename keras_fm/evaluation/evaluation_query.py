@@ -349,11 +349,10 @@ class Evaluation(Release):
 
     def balanced_accuracy(self, *, of="records", level=0.95):
         """The mean of the recalls of all classes, an `Interval`."""
-        value = drawn = 0.0
-        for one, several in self._rates(self._pairs(1), of):
-            value, drawn = value + one, drawn + several
-        k = self._query.classes
-        return intervals.of_draws(value / k, drawn / k, level=level, of=of)
+        sums, k = (0.0, 0.0, 0.0), self._query.classes
+        for found in self._rates(self._pairs(1), of):
+            sums = [s + v / k for s, v in zip(sums, found)]
+        return intervals.of_draws(*sums, level=level, of=of)
 
     def auc(self, *, of="records", level=0.95):
         """The probability that a record of the second class has a higher
@@ -394,12 +393,15 @@ class Evaluation(Release):
         return np.stack([right, matrix.sum(axis=axis) - right], axis=-1)
 
     def _rates(self, pairs, of, counts=None):
-        """Of each pair its share, noisy, and less the noise that is drawn."""
+        """Of each pair its share, noisy, and less the noise that is drawn,
+        the least and the most that it then may be."""
         rng = np.random.default_rng(0)
         counts = counts or (1, self._query.classes - 1)
         for pair in pairs:
             both = pair, self._drawn(pair, of, counts, rng)
-            yield [intervals.ratio(v[..., 0], v.sum(axis=-1)) for v in both]
+            found = (intervals.ratio(v[..., 0], v.sum(axis=-1)) for v in both)
+            value, drawn = (np.clip(v, 0.0, 1.0) for v in found)
+            yield value, *(np.nan_to_num(drawn, nan=end) for end in (0, 1))
 
     def _of_classes(self, axis, of, level):
         found = self._rates(self._pairs(axis), of)

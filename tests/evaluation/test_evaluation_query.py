@@ -213,6 +213,16 @@ def test_recall_and_precision_are_those_of_the_table():
     assert "balanced accuracy: 0.8333" in repr(found)
 
 
+def test_a_class_without_records_does_not_hide_the_others():
+    """Its recall may be anything from 0 to 1, and no more."""
+    noise = LaplaceMechanism(sensitivity=1.0, epsilon=1.0)
+    matrix = np.array([[-3.0, 1.0, 2.5], [2, 900, 98], [3, 1, 996]])
+    found = evaluation(query_of("confusion_matrix"), [matrix], noise)
+    balanced = found.balanced_accuracy()
+    assert 0.62 < balanced.low <= balanced.value < 0.98
+    assert 0.95 < balanced.high < 0.99
+
+
 def test_an_auc_has_the_true_one_inside_of_its_ties():
     query = query_of("auc")
     table = np.zeros((2, 20))
