@@ -46,10 +46,11 @@ def check_field(query):
     """Refuses weights of a query that are not in [0, 1], or of no classes."""
     held, classes = query.class_weights, max(2, query.num_outputs)
     none = query.independent or getattr(query, "target_bounds", None)
-    if held is not None and (
-        none or len(held) != classes or not all(0 <= w <= 1 for w in held)
-    ):
+    if held is None:
+        return
+    if none or len(held) != classes or not all(0 <= w <= 1 for w in held):
         checks.refuse("class_weights", held, "in [0, 1], one of each class")
+    object.__setattr__(query, "class_weights", tuple(held))
 
 
 def of_records(weights, targets):

@@ -156,7 +156,7 @@ def test_balanced_classes_without_a_delta():
     assert private.epsilon() == pytest.approx(5)
 
 
-def test_public_weights_cost_nothing_and_move_no_noise():
+def test_public_weights_cost_nothing_and_move_no_noise(tmp_path):
     model, private, _ = fitted({0: 0.5, 1: 4.0})
     _, plain, _ = fitted(None)
     (entry,), (other,) = private.ledger.entries, plain.ledger.entries
@@ -168,7 +168,9 @@ def test_public_weights_cost_nothing_and_move_no_noise():
     found = fm.layers.PrivateDense(1, class_weight="balanced", name="head")
     found.build((None, 4))
     _, balanced, _ = fitted("balanced")
-    found.learn(balanced.release, balanced.ledger)
+    path = tmp_path / "release.npz"
+    balanced.release.save(path)
+    found.learn(fm.Release.load(path), balanced.ledger)
     assert found.is_released
 
 
