@@ -230,15 +230,6 @@ model.compile("adam")
         before={1: "x, y, test = given((784,))"},
         smaller={"rounds=10": "rounds=2"},
     ),
-    "docs/health_network": Given(
-        smaller={
-            "max_iter=300": "max_iter=5",
-            "(0, 1, 2, 3)": "(0,)",
-            "simulate(resolution, seed)": "simulate(resolution, seed, users=40,"
-            " steps=40)",
-        },
-        prints=("'majority'", 4),
-    ),
     "docs/pcdbn": Given(
         before={1: IMAGES},
         smaller={
