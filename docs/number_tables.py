@@ -29,7 +29,7 @@ In the place of a table a page says which files, rows and columns it shows:
 Expressions are Python. In `where`, `rows` and `columns` a field is its value in
 one record, `row`. In cells it is an array of all values of the cell's records;
 a list in a record is several values. `field(name)` is that of a field whose
-name is not a word. `source` is the file of a record.
+name is not a word, `these` are the records. `source` is a record's file.
 """
 
 import json
@@ -191,7 +191,8 @@ def _cell(expression, records, names):
         return np.array(found)
 
     fields = {name: field(name) for name in names}
-    value = eval(expression, {**_HELPERS, **fields, "field": field})
+    given = {**_HELPERS, **fields, "field": field, "these": records}
+    value = eval(expression, given)
     return value if isinstance(value, str) else f"{value:,}"
 
 
