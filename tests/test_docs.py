@@ -260,6 +260,19 @@ def test_the_tables_of_a_page_are_made(tables, path):
         assert {n for n in argument.split() if "*" not in n} <= {*links(path)}
 
 
+def test_the_numbers_of_the_readme(tables):
+    """It is read where nothing makes tables."""
+    text = (DOCS / "results" / "mnist.md").read_text("utf-8")
+    _, argument, table = tables.directives(text)[0]
+    table = table.replace(", 2)", ", 1)").replace("bold: most\n", "")
+    made = tables.table(argument, table, DOCS / "results")
+    readme = (ROOT / "README.md").read_text("utf-8")
+    for line in made.splitlines()[2:]:
+        _, label, *cells, _ = line.split("|")
+        shown = " / ".join(cell.split()[0] for cell in cells)
+        assert f"{shown} %" in readme, label
+
+
 @pytest.fixture
 def stored(tmp_path):
     rows = [
