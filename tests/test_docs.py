@@ -5,7 +5,6 @@ All but the last tests need no Sphinx.
 
 import importlib
 import json
-import os
 import pathlib
 import re
 import shutil
@@ -205,26 +204,6 @@ def test_what_a_notebook_shows(notebooks, name):
     assert len(text) < 100_000
     for word in ("site-packages", "WARNING", "Traceback", "/home/", "/tmp"):
         assert word not in text
-
-
-@pytest.mark.full
-def test_the_quickstart_runs_as_a_notebook(notebooks, tmp_path, monkeypatch):
-    nbformat = pytest.importorskip("nbformat")
-    nbclient = pytest.importorskip("nbclient")
-    pytest.importorskip("ipykernel")
-    paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
-    content = nbformat.read(notebooks.path("quickstart"), as_version=4)
-    nbformat.validate(content)
-    resources = {"metadata": {"path": str(tmp_path)}}
-    nbclient.NotebookClient(content, timeout=300, resources=resources).execute()
-    printed = "".join(
-        output.get("text", "")
-        for cell in content.cells
-        if cell.cell_type == "code"
-        for output in cell.outputs
-    )
-    assert "proven:     (epsilon = 1.99998, delta = 1e-05)" in printed
 
 
 def test_every_page_is_named_in_the_contents():
