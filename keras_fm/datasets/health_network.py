@@ -195,8 +195,8 @@ class HealthNetwork:
         if social == "friends":
             if max_friends is None:
                 raise ValueError(
-                    'social="friends" reads other users\' attributes: set '
-                    "`max_friends`, which bounds whom one user's data enters."
+                    'social="friends" uses other users\' attributes: set '
+                    "`max_friends`, the most users whom one's data reach."
                 )
             max_friends = checks.count("max_friends", max_friends)
         elif max_friends is not None:
