@@ -453,7 +453,7 @@ def commands(path):
     page = path.read_text(encoding="utf-8")
     # Code in fences, indented code, and code within a line.
     places = re.finditer(
-        r"^ *```(?P<language>\w*)\n(?P<fenced>.*?)^ *```"
+        r"^ *```(?P<language>[^\n`]*)\n(?P<fenced>.*?)^ *```"
         r"|^    (?P<indented>\S.*)$"
         r"|(?<!`)`(?P<inline>[^`]+)`(?!`)",
         page,

@@ -121,7 +121,7 @@ def test_what_the_quickstart_prints(empty, capsys, tmp_path):
 
 def spans(text):
     """Code within lines: `[words]`."""
-    text = re.sub(r"^( *)```\w*\n.*?^\1```", "", text, flags=re.M | re.S)
+    text = re.sub(r"^( *)```[^\n`]*\n.*?^\1```", "", text, flags=re.M | re.S)
     found = re.findall(r"(?<!`)`([^`]+)`(?!`)", text)
     return [" ".join(span.split()) for span in found]
 
