@@ -19,7 +19,7 @@ from pages import DOCS, PAGES, ROOT
 import keras_fm as fm
 from keras_fm import public_names
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.tensorflow]
 
 API = DOCS / "api"
 

@@ -18,7 +18,11 @@ from test_docs import symbols
 import keras_fm as fm
 from keras_fm.lab import cli, commands
 
-pytestmark = [pytest.mark.once, pytest.mark.optimised]
+pytestmark = [
+    pytest.mark.once,
+    pytest.mark.optimised,
+    pytest.mark.tensorflow,
+]
 
 SCRIPT = r"python3? ((?:benchmarks|docs|examples)/\S+?\.py)([^\n`#]*)"
 FOLDERS = (

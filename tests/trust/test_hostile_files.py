@@ -19,7 +19,7 @@ import keras_fm as fm
 from keras_fm import datasets
 from keras_fm.kernel.ledger import stored_arrays
 
-pytestmark = [pytest.mark.every_case, pytest.mark.optimised]
+pytestmark = pytest.mark.optimised
 
 SMALL = settings(
     max_examples=40,
