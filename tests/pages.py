@@ -289,35 +289,6 @@ def gather(weights):
         partial.add(features, labels)
     return [partial.to_bytes()]
 """,
-            4: """
-model = fm.models.FunctionalNet(
-    (64,),
-    [keras.layers.Dense(6, activation="sigmoid"), keras.layers.Dense(10)],
-    rounds=1,
-    name="net",
-)
-objective = model.objective("l2")
-ledger = fm.Ledger(budget, neighbours="add_remove")
-
-
-def gather(weights):
-    partial = PartialStatistics(objective.at(weights))
-    for features, labels in my_share_of_the_records:
-        partial.add(model.factors(features, labels))
-    return [partial]
-
-
-reads = fm.gathered_reads.GatheredReads(
-    objective,
-    gather,
-    mechanism=calibrate(objective, budget, neighbours="add_remove"),
-    reads=1,
-    ledger=ledger,
-    name="net",
-    noise=fm.mechanisms.NoiseSource(),
-)
-release_of_this_round = reads(model.augmented_weights())
-""",
         },
         smaller={
             "batch_size=500": "batch_size=50",

@@ -321,10 +321,11 @@ def test_sample_draws_rows_once(small):
     ],
 )
 def test_behaviour_can_be_learned(
-    name, target, above_majority, own, social, events, request
+    name, target, above_majority, own, social, events, request, monkeypatch
 ):
     """The benchmark's function, at the fixed seed; nothing is drawn anew."""
-    names = runpy.run_path(BENCHMARK)
+    monkeypatch.syspath_prepend(str(BENCHMARK.parent))
+    names = runpy.run_path(str(BENCHMARK))
     network = request.getfixturevalue(name)
     rate = 0.2 if name == "daily" else 1.0
     accuracy = names["ablation"](network, rate, target=target)
