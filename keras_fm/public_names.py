@@ -23,6 +23,7 @@ NAMES = {
     "audit": "keras_fm.lab.auditing",
     "check": "keras_fm.per_example.layer_table",
     "make_private": "keras_fm.per_example.private_network",
+    "suggest": "keras_fm.per_example.suggestion",
 }
 MODULES = {
     "auditing": "lab.auditing",
