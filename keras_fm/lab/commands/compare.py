@@ -5,9 +5,9 @@ import os
 import shlex
 import sys
 
+from keras_fm.core import settings_file
 from keras_fm.lab import known
 from keras_fm.lab.commands import command_line
-from keras_fm.lab.composition import settings_file
 
 NAME = "compare"
 SUMMARY = "train one architecture in every way, side by side"

@@ -4,10 +4,10 @@ import dataclasses
 import functools
 import itertools
 
+from keras_fm.core import settings_file
 from keras_fm.kernel import checks
 from keras_fm.kernel.budget import Neighbours, PrivacyBudget
 from keras_fm.lab.compare import methods as methods_lib
-from keras_fm.lab.composition import settings_file
 from keras_fm.lab.engine.job import Job
 from keras_fm.public.features import FEATURES
 
