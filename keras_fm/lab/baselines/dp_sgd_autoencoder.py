@@ -53,7 +53,7 @@ class DPSGDAutoencoder(DPSGDClassifier):
         error = self.predict(x) - np.asarray(x, "float32")
         return {"mse": float(np.mean(np.square(error, dtype="float64")))}
 
-    def _keras_loss(self, model):
+    def _keras_loss(self, model, shape):
         return keras.losses.MeanSquaredError()
 
     def _keras_outputs(self, model, x):

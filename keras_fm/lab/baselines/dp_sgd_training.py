@@ -81,7 +81,7 @@ class DPSGDTrainer:
         self.neighbours = Neighbours.of(neighbours)
         self.seed = seed
         self.plan = None
-        self._model = _in_a_row(model)
+        self._model = in_a_row(model)
         # Of `make_private`, where that trains.
         self._callback = None
         self._seconds = None
@@ -169,7 +169,7 @@ class DPSGDTrainer:
             physical_batch_size=config.physical_batch_size,
         )
         optimizer = config.keras_optimizer(plan.steps)
-        private.compile(optimizer, self._keras_loss(model))
+        private.compile(optimizer, self._keras_loss(model, x.shape[1:]))
         budget = self._ledger or PrivacyBudget(self.epsilon, self.delta)
         self._callback = PrivateModel(
             budget,
@@ -219,7 +219,7 @@ class DPSGDTrainer:
         """
         z = self._outputs(x)
         if z.shape[1] == 1:
-            z = np.hstack([np.zeros_like(z), z])
+            z = np.hstack([0 * z, z])
         return special.softmax(z, axis=1)
 
     def evaluate(self, x, y):
@@ -377,9 +377,9 @@ class DPSGDTrainer:
         """Logits, of the library's own."""
         raise NotImplementedError
 
-    def _keras_loss(self, model):
+    def _keras_loss(self, model, shape):
         """What `make_private` trains a model by."""
-        return loss_of(model)
+        return loss_of(model, shape)
 
     def _keras_outputs(self, model, x):
         """What `_forward` would give of it."""
@@ -401,7 +401,7 @@ class DPSGDTrainer:
             self._model = keras.Sequential([head])
         if not self._model.built:
             self._model.build((None, *x.shape[1:]))
-        last = max(1, units_of(self._model, x) - 1)
+        last = max(1, units_of(self._model, x.shape[1:]) - 1)
         if y.min() < 0 or y.max() > last:
             raise ValueError(f"`y` must hold class numbers from 0 to {last}.")
         return x, y
@@ -410,12 +410,12 @@ class DPSGDTrainer:
 # Models of any kind ---------------------------------------------------------
 
 
-def units_of(model, x):
-    """How many outputs a model has for records like x."""
-    return model.compute_output_shape((None, *x.shape[1:]))[-1]
+def units_of(model, shape):
+    """How many outputs a model has for records of a shape."""
+    return model(np.zeros((1, *shape), "float32")).shape[-1]
 
 
-def _in_a_row(model):
+def in_a_row(model):
     """A functional model of one layer after the other as a sequential one, of
     the same layers; any other model as it is."""
     layers = getattr(model, "layers", ())
@@ -442,13 +442,22 @@ def _activation(model):
     return getattr(found, "__name__", None)
 
 
-def loss_of(model):
-    """The cross-entropy for what a model gives: probabilities if it ends in a
-    softmax or sigmoid, else logits."""
+def loss_of(model, shape):
+    """The cross-entropy for what a model gives of records of a shape:
+    probabilities if it ends in a softmax or sigmoid, else logits."""
     raw = _activation(model) not in ("softmax", "sigmoid")
-    if model.compute_output_shape(model.input_shape)[-1] == 1:
+    if units_of(model, shape) == 1:
         return keras.losses.BinaryCrossentropy(from_logits=raw)
     return keras.losses.SparseCategoricalCrossentropy(from_logits=raw)
+
+
+def of_classes(model, outputs):
+    """Outputs of which the largest is that of the class: one for two classes
+    becomes two."""
+    if outputs.shape[1] > 1:
+        return outputs
+    middle = 0.5 if _activation(model) == "sigmoid" else 0.0
+    return np.hstack([np.full_like(outputs, middle), outputs])
 
 
 def logits_of(model, x):
