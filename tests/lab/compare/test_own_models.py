@@ -1,6 +1,7 @@
 """A model and a table of the user's own, side by side."""
 
 import json
+import math
 
 import keras
 import numpy as np
@@ -10,7 +11,7 @@ import keras_fm as fm
 from keras_fm.estimators import table_schema
 from keras_fm.lab import cli
 from keras_fm.lab import compare as experiments
-from keras_fm.lab.compare import own, records, table_file
+from keras_fm.lab.compare import own, records, runs, table_file
 from keras_fm.lab.compare.task import Task
 from keras_fm.lab.engine.training import Training
 
@@ -107,9 +108,23 @@ def test_other_weights_are_another_model():
 # Side by side ---------------------------------------------------------------
 
 
-def test_every_way_that_fits(tmp_path, capsys):
+def test_every_way_that_fits():
+    spec = experiments.Comparison(model="build")
+    found, notes = runs._fitting(spec, model_of(branched))
+    assert found.methods == (
+        "non_private", "all_layers", "one_release", "rounds",
+        "features_release", "features_rounds", "dp_sgd_head",
+        "dp_sgd_whitened",
+    )  # fmt: skip
+    left_out, copied = notes
+    assert left_out.startswith("Left out: DP-SGD, tensorflow-privacy: ")
+    assert "GroupNormalization" in copied
+
+
+def test_side_by_side(tmp_path, capsys):
     out = str(tmp_path / "out")
     kwargs = {
+        "methods": ("non_private", "all_layers", "rounds", "features_release"),
         "epsilons": (50,),
         "epochs": 3,
         "batch_size": 16,
@@ -117,22 +132,17 @@ def test_every_way_that_fits(tmp_path, capsys):
         "out": out,
     }
     found = fm.compare(branched, data(), **kwargs)
-    accuracies = {o.method: o.accuracy for o in found}
-    assert {"all_layers", "one_release", "rounds", "features_release",
-            "features_rounds", "non_private"} <= {*accuracies}  # fmt: skip
-    assert "dp_sgd_fast" not in accuracies
-    del accuracies["all_layers"]  # Two steps.
-    heads = [v for name, v in accuracies.items() if "dp_sgd" not in name]
-    assert min(heads) > 0.6
-    for o in found:
-        if o.method != "non_private":
-            assert 49 < o.proven <= 50
-    # Tuned by itself, never on what is tested.
-    assert {o.method: o.settings for o in found}["all_layers"] == FEW[0]
-    text = str(found)
+    by_method = {o.method: o for o in found}
+    assert list(by_method) == list(kwargs["methods"])
+    assert by_method.pop("non_private").proven == math.inf
+    for o in by_method.values():
+        assert 49 < o.proven <= 50
+    steps = by_method.pop("all_layers")
+    assert steps.settings == FEW[0]
+    assert min(o.accuracy for o in by_method.values()) > 0.6
     shown = capsys.readouterr().err
-    for note in ("Noisy steps train a copy", "GroupNormalization"):
-        assert note in text and note in shown
+    for text in (str(found), shown):
+        assert "Noisy steps train a copy" in text
     with open(f"{out}/summary.json") as f:
         assert json.load(f)["notes"] == found.notes
     again = fm.compare(branched, data(), progress=False, **kwargs)
