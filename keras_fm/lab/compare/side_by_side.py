@@ -10,6 +10,7 @@ def compare(
     data,
     test=None,
     *,
+    epsilons=(1.0, 8.0),
     columns=None,
     classes=None,
     out=None,
@@ -30,6 +31,7 @@ def compare(
             number of classes.
         data: `(x, y)` to train on: arrays, or a data frame and labels.
         test: `(x, y)` to test on; `None` holds a fifth of the rows out.
+        epsilons: budgets to train at.
         columns: what is public of the columns of a data frame, as
             `keras_fm.estimators.PrivateClassifier` takes it, or the path of a
             schema (`keras-fm schema`).
@@ -37,7 +39,7 @@ def compare(
         out: folder for table, plot, TensorBoard and finished runs, which a
             second call goes on from; `None` writes nothing.
         progress: whether it says what runs now.
-        **settings: fields of a `keras_fm.lab.compare.Comparison`: `epsilons`,
+        **settings: fields of a `keras_fm.lab.compare.Comparison`:
             `methods`, `delta`, `seeds`, `epochs`, `batch_size`, `features`.
 
     Returns:
@@ -63,6 +65,7 @@ def compare(
     ```
     """
     name = getattr(build, "__name__", type(build).__name__)
-    spec = Comparison(**({"dataset": "your records", "model": name} | settings))
+    named = {"dataset": "your records", "model": name, "epsilons": epsilons}
+    spec = Comparison(**(named | settings))
     given = records.of_arrays(data, test, columns=columns, classes=classes)
     return run(spec, out, progress, build=build, given=given)
