@@ -21,8 +21,10 @@ NAMES = {
     "Rounds": "keras_fm.heads.rounds",
     "Unit": "keras_fm.core.guarantee",
     "audit": "keras_fm.lab.auditing",
+    "compare": "keras_fm.lab.compare",
     "check": "keras_fm.per_example.layer_table",
     "make_private": "keras_fm.per_example.private_network",
+    "suggest": "keras_fm.per_example.suggestion",
 }
 MODULES = {
     "auditing": "lab.auditing",

@@ -159,12 +159,14 @@ head().fit(x, y, callbacks=[private], verbose=0)
         },
     ),
     "docs/comparison": Given(
+        before={1: "x, y, _ = given((6,), classes=2)"},
         smaller={
-            '"dp_sgd_head")': '"truncated"), seeds=1, epochs=1, '
-            "train_records=200",
+            "epsilons=(1, 8), out": "epsilons=(1, 8), epochs=1, methods="
+            '("non_private", "one_release"), out',
+            '"dp_sgd_head"))': '"truncated"), epochs=1, train_records=200)',
             "processes=2": "processes=0",
         },
-        prints=("best proven", 1),
+        prints=("best proven", 2),
     ),
     "docs/composition": Given(
         before={

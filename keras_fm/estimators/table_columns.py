@@ -7,10 +7,11 @@ at most sqrt(d), and its L1 norm at most d, however many words there are.
 
 import math
 import numbers
+import os
 
 import numpy as np
 
-from keras_fm.estimators import given_table
+from keras_fm.estimators import given_table, table_schema
 from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import checks
 
@@ -22,8 +23,9 @@ class TableColumns:
     """Public columns of a table.
 
     Args:
-        columns: `{name: column}` for data frames, or a list of columns in
-            the order of an array. A column is a tuple of numbers or a list of
+        columns: `{name: column}` for data frames, the path of a schema that
+            says so (`table_schema`), or a list of columns in the order of an
+            array. A column is a tuple of numbers or a list of
             words, see `PrivateClassifier`.
 
     Raises:
@@ -31,6 +33,8 @@ class TableColumns:
     """
 
     def __init__(self, columns):
+        if isinstance(columns, str | os.PathLike):
+            columns = table_schema.load(columns).columns
         named = isinstance(columns, dict)
         self.names = list(columns) if named else None
         if not isinstance(columns, dict | list | tuple) or not len(columns):

@@ -6,6 +6,7 @@ import sys
 
 from absl import flags
 
+from keras_fm.lab import environment
 from keras_fm.lab.commands import COMMANDS
 
 _USAGE = """keras-fm: private Keras models by the functional mechanism.
@@ -48,7 +49,8 @@ def _load():
     # Of TensorFlow's own lines none: what fails raises.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     try:
-        importlib.import_module("keras")
+        with environment.quiet():
+            importlib.import_module("keras").ops.ones(1)
     # A broken backend raises whatever it likes.
     except Exception as e:
         raise ImportError(
@@ -71,14 +73,19 @@ def _run(command, argv):
     try:
         if not getattr(command, "ALONE", False):
             _load()
+        if getattr(values, "out", None):
+            sys.stderr.write(f"keras-fm {command.NAME}: writes {values.out}\n")
         return command.run(values, rest)
     except KeyboardInterrupt as e:
         kept = e.args[0] if e.args else "no run of this call is finished."
         sys.stderr.write(f"keras-fm {command.NAME}: interrupted; {kept}\n")
         return 130
+    except OSError as e:
+        words = f"{e.filename}: {e.strerror}" if e.filename else e
+        sys.stderr.write(f"keras-fm {command.NAME}: {words}\n")
+        return 2
     except (
         ImportError,
-        OSError,
         OverflowError,
         RecursionError,
         ValueError,

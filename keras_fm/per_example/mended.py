@@ -84,13 +84,16 @@ def copy_of(model):
     def cloned(layer):
         if isinstance(layer, _BATCH) and layer.trainable:
             config = layer.get_config()
+            shape = (layer.get_build_config() or {}).get("input_shape", ())
+            # One number a channel, as after `Dense`, would become 0.
+            groups = -1 if len(shape) > 2 else 1
             changes.append(
                 f"'{layer.name}': BatchNormalization became "
-                "GroupNormalization(groups=-1)"
+                f"GroupNormalization(groups={groups})"
             )
             kept = ("axis", "epsilon", "center", "scale", "name")
             return keras.layers.GroupNormalization(
-                groups=-1, **{name: config[name] for name in kept}
+                groups=groups, **{name: config[name] for name in kept}
             )
         if isinstance(layer, _SPECTRAL) and layer.trainable:
             changes.append(

@@ -117,6 +117,20 @@ def test_the_doctor_names_a_backend_that_cannot_be_imported():
     assert keras.backend.backend() in bad.split("installed")[1]
 
 
+def test_the_doctor_alone_is_heard():
+    """Six lines of TensorFlow's log came first."""
+    done = outside("-m", "keras_fm", "doctor", backend=keras.backend.backend())
+    assert done.returncode == 0 and done.stderr == ""
+    assert done.stdout.startswith("keras-fm ")
+
+
+def test_what_libraries_say_is_silenced_and_comes_back(capfd):
+    with environment.quiet():
+        os.write(2, b"from C")
+    os.write(2, b"heard")
+    assert capfd.readouterr().err == "heard"
+
+
 def test_a_command_that_needs_keras_says_whom_to_ask():
     done = outside("-m", "keras_fm", "reproduce", "--out=", "adlm")
     assert (done.returncode, done.stdout) == (2, "")

@@ -59,5 +59,8 @@ def test_what_is_no_ledger(run, tmp_path):
     status, out, err = run(path)
     assert status == 2 and not out
     assert "other.json: This is not a keras_fm ledger" in err
-    assert run()[0] == 2 and run(tmp_path / "gone.json")[0] == 2
+    assert run()[0] == 2
+    status, _, err = run(tmp_path / "gone.json")
+    assert status == 2 and "gone.json: No such file" in err
+    assert "Errno" not in err
     assert not (tmp_path / "gone.json").exists()

@@ -32,7 +32,7 @@ def test_names_known_without_keras_are_the_names():
         ("compare --dataset=mnits", "Unknown data set 'mnits'"),
         ("compare --dataset=health_network", "keras-fm reproduce"),
         ("compare --features=magic", "`features` must be"),
-        ("compare --methods=proven,magic", "`methods` must be"),
+        ("compare --methods=one_relase", "Near it are: one_release"),
         ("compare --delta=2", "`delta` must be"),
         ("compare --epsilons=0", "`epsilon` must be"),
         ("compare --epsilons=1,two", "`epsilons` must be numbers"),
@@ -94,7 +94,7 @@ def test_help_names_every_command(capsys):
 
 def test_a_method_that_cannot_run_here_is_refused(monkeypatch):
     monkeypatch.setattr(environment, "has", lambda module: module != "tf_keras")
-    assert methods.METHODS["proven"].available()
+    assert methods.METHODS["one_release"].available()
     assert not methods.METHODS["dp_sgd_fast"].available()
     spec = experiments.Comparison(methods=("dp_sgd_fast",))
     with pytest.raises(ImportError, match="needs tensorflow_privacy, tf_keras"):
@@ -138,6 +138,7 @@ def test_an_interruption_says_what_is_kept(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(commands.compare, "run", run)
     assert cli.main(["compare", f"--out={tmp_path}"]) == 130
     assert capsys.readouterr().err == (
+        f"keras-fm compare: writes {tmp_path}\n"
         "keras-fm compare: interrupted; 1 of 2 runs are finished; they are "
         f"kept in {tmp_path / 'runs'}, and the same command goes on.\n"
     )

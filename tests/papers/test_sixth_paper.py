@@ -106,7 +106,7 @@ def test_it_is_compared_with_the_others(monkeypatch, tmp_path):
     method = sixth_paper.METHOD
     monkeypatch.setitem(compare.METHODS, method.name, method)
     spec = compare.Comparison(
-        methods=(method.name, "proven"),
+        methods=(method.name, "one_release"),
         epsilons=(4.0,),
         hidden=0,
         seeds=1,

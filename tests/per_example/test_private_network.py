@@ -352,6 +352,15 @@ def test_batch_normalization_must_change():
     )
 
 
+@pytest.mark.parametrize("first", [[], [keras.Input((6,))]], ids=len)
+def test_a_mended_dense_network_sees_its_records(first):
+    """Each of its channels was normalised alone: the same for every record."""
+    layers = [L.Dense(4), L.BatchNormalization(), L.Dense(2)]
+    made = fm.make_private(keras.Sequential([*first, *layers]), fix=True).model
+    seen = ops.convert_to_numpy(made(np.eye(6, dtype="float32")))
+    assert np.abs(seen - seen[0]).max() > 1e-3
+
+
 def test_a_copy_keeps_weights_of_layers_that_are_built():
     """A sequential model without an input is not built, its layers may be."""
     first = L.Dense(4)

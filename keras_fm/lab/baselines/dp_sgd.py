@@ -72,13 +72,17 @@ class DPSGDClassifier(DPSGDTrainer):
     safe against floating-point attacks).
 
     Args:
-        model: a Keras 3 `Sequential` or a list of Keras 3 layers (`Dense`,
-            `Conv2D`, pooling, `Flatten`, `Reshape`, `Activation`); `None`
-            for softmax regression from zero weights.
+        model: a Keras 3 model or a list of Keras 3 layers; `None` for softmax
+            regression from zero weights. tensorflow-privacy takes layers in
+            a row (`Dense`, `Conv2D`, pooling, `Flatten`, `Reshape`,
+            activations, `Dropout`, `GroupNormalization`); any other model is
+            trained by `keras_fm.make_private`, and `report()["mechanism"]`
+            says so.
         config: a `DPSGDConfig`.
         epsilon: float in (0, 100], or infinite to train the clipped twin
-            without noise.
-        delta: float in (0, 1).
+            without noise; or a `keras_fm.Ledger`, of whose budget the fit
+            gets what is left.
+        delta: float in (0, 1); left out with a ledger.
         seed: int, for tests and studies only. Whoever knows it can subtract
             the noise, so a seeded fit is reported as not private.
         neighbours: `"add_remove"` or `"replace_one"` (full batches only; the
@@ -106,7 +110,7 @@ class DPSGDClassifier(DPSGDTrainer):
     _library = "tensorflow-privacy"
     _generator = "TensorFlow's generator"
 
-    def __init__(self, model, config, epsilon, delta, **kwargs):
+    def __init__(self, model, config, epsilon, delta=None, **kwargs):
         super().__init__(model, config, epsilon, delta, **kwargs)
         # The views of a record are clipped together by the Jacobian alone.
         self._form = config.form or "fast_clipping"
@@ -116,6 +120,9 @@ class DPSGDClassifier(DPSGDTrainer):
 
     def _import_library(self):
         return _import_tensorflow_privacy()
+
+    def _why_not(self, model):
+        return tf_keras_twin.why_not(model)
 
     def _train(self, library, x, y, plan, batches):
         tf = library[0]
@@ -137,6 +144,8 @@ class DPSGDClassifier(DPSGDTrainer):
         With `model=None` that is `Sequential([Dense(num_classes)])`.
         """
         self._check_fitted()
+        if self._callback is not None:
+            return self._model
         twins = [v for v in self._twin.layers if v.name != "dp_sgd_input"]
         for layer, twin in zip(self._model.layers, twins, strict=True):
             layer.set_weights(twin.get_weights())

@@ -1,3 +1,4 @@
+import keras
 import numpy as np
 
 from keras_fm.kernel.reads import columns
@@ -51,6 +52,12 @@ class DPSGDAutoencoder(DPSGDClassifier):
         """
         error = self.predict(x) - np.asarray(x, "float32")
         return {"mse": float(np.mean(np.square(error, dtype="float64")))}
+
+    def _keras_loss(self, model, shape):
+        return keras.losses.MeanSquaredError()
+
+    def _keras_outputs(self, model, x):
+        return model(x, training=False)
 
     @staticmethod
     def _loss(tf_keras):

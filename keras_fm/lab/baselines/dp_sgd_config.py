@@ -8,6 +8,7 @@ import dataclasses
 import math
 from functools import partial
 
+import keras
 import numpy as np
 
 from keras_fm.kernel import checks
@@ -121,7 +122,14 @@ class DPSGDConfig:
         last = self.decay * self.learning_rate
         return schedules.PolynomialDecay(self.learning_rate, steps, last)
 
-    def plan(self, n, epsilon, delta, neighbours="add_remove"):
+    def keras_optimizer(self, steps):
+        """The optimizer of Keras 3 for so many steps."""
+        rates = self.rates(keras.optimizers.schedules, steps)
+        if self.optimizer == "sgd":
+            return keras.optimizers.SGD(rates, momentum=self.momentum)
+        return keras.optimizers.Adam(rates)
+
+    def plan(self, n, epsilon, delta, neighbours="add_remove", others=()):
         """What a fit on `n` records does and costs, before anything is read.
 
         Args:
@@ -130,6 +138,7 @@ class DPSGDConfig:
                 noiseless twin.
             delta: float in (0, 1).
             neighbours: `"add_remove"` or `"replace_one"`.
+            others: mechanisms that the same budget paid for already.
 
         Returns:
             A `DPSGDPlan`.
@@ -161,7 +170,7 @@ class DPSGDConfig:
         return DPSGDPlan(
             **dataclasses.asdict(reads),
             noise_multiplier=_noise_multiplier(
-                reads, epsilon, delta, neighbours
+                reads, epsilon, delta, neighbours, others
             ),
         )
 
@@ -204,12 +213,15 @@ class DPSGDPlan(sampling_lib.SamplingPlan):
                 yield order[first : first + size]
 
 
-def _noise_multiplier(reads, epsilon, delta, neighbours):
+def _noise_multiplier(reads, epsilon, delta, neighbours, others):
     if math.isinf(epsilon):
         return 0.0
     sensitivity = 2 if neighbours.replaces else 1
     return sensitivity * sampling_lib.noise_multiplier(
-        reads, PrivacyBudget(epsilon, delta), neighbours=neighbours
+        reads,
+        PrivacyBudget(epsilon, delta),
+        neighbours=neighbours,
+        others=others,
     )
 
 

@@ -63,9 +63,9 @@ class JaxDPSGDClassifier(DPSGDTrainer):
     against floating-point attacks).
 
     Args:
-        model: a Keras 3 `Sequential` or a list of Keras 3 layers without
-            state that training changes (`BatchNormalization`, `Dropout`);
-            `None` for softmax regression from zero weights.
+        model: a Keras 3 model or a list of Keras 3 layers; `None` for softmax
+            regression from zero weights. `make_private` trains one whose
+            state training changes (`Dropout`).
         config: a `DPSGDConfig` with `form=None`.
         epsilon: float in (0, 100], or infinite to train the clipped twin
             without noise.
@@ -108,6 +108,11 @@ class JaxDPSGDClassifier(DPSGDTrainer):
     def _import_library(self):
         return _import_jax_privacy()
 
+    def _why_not(self, model):
+        for layer in model.layers:
+            if getattr(layer, "seed_generator", None) is not None:
+                return f"the layer {layer.name!r}, whose state training changes"
+
     def _train(self, library, x, y, plan, batches):
         with _logits(self._model):
             step = _Step(self, library, plan, x, y)
@@ -133,7 +138,7 @@ class _Step:
         self._pad = library.batch_selection.split_and_pad_global_batch
         self._wait = jax.block_until_ready
         self._variables = model.trainable_variables
-        optimizer = _optimizer(config, plan.steps)
+        optimizer = config.keras_optimizer(plan.steps)
         optimizer.build(self._variables)
         frozen = [v.value for v in model.non_trainable_variables]
 
@@ -211,13 +216,6 @@ class _Step:
             self._variables, self.weights(), strict=True
         ):
             variable.assign(value)
-
-
-def _optimizer(config, steps):
-    rates = config.rates(keras.optimizers.schedules, steps)
-    if config.optimizer == "sgd":
-        return keras.optimizers.SGD(rates, momentum=config.momentum)
-    return keras.optimizers.Adam(rates)
 
 
 def _noise_key(jax, seed):

@@ -2,10 +2,12 @@
 
 Settings, plan, guarantee, ledger and report of a classifier trained by
 DP-SGD. `dp_sgd` trains one by tensorflow-privacy, `dp_sgd_jax` by
-jax-privacy. Sampler and accountant are one object
-(`keras_fm.sampling.SamplingPlan`), so they cannot disagree.
+jax-privacy; a model that they cannot take is trained by the noisy steps of
+`keras_fm.make_private`, and the report says so. Sampler and accountant are
+one object (`keras_fm.sampling.SamplingPlan`), so they cannot disagree.
 """
 
+import functools
 import math
 import secrets
 import statistics
@@ -15,6 +17,8 @@ import keras
 import numpy as np
 from scipy import special
 
+from keras_fm.callbacks import PrivateModel
+from keras_fm.core.guarantee import Proven
 from keras_fm.kernel import checks
 from keras_fm.kernel.budget import Neighbours, PrivacyBudget
 from keras_fm.kernel.ledger.ledger import Ledger
@@ -27,14 +31,17 @@ from keras_fm.lab.baselines.dp_sgd_config import (
     check_records,
 )
 from keras_fm.lab.baselines.record_views import Views, told
+from keras_fm.per_example.private_network import make_private
+
+_OURS = "keras_fm.make_private"
 
 
 class DPSGDTrainer:
     """Base of classifiers trained by DP-SGD; a subclass names the library.
 
     A subclass sets `_library`, `_generator`, `_form` and `_clipping`, which
-    the report names, and defines `_import_library`, `_train`, `_forward` and
-    `to_keras`.
+    the report names, and defines `_import_library`, `_train`, `_forward`,
+    `to_keras` and `_why_not`.
     """
 
     _library: str | None = None
@@ -47,13 +54,17 @@ class DPSGDTrainer:
         model,
         config,
         epsilon,
-        delta,
+        delta=None,
         *,
         seed=None,
         neighbours="add_remove",
         augment=None,
     ):
         checks.instance("config", config, DPSGDConfig, "a DPSGDConfig")
+        self._ledger = None
+        if isinstance(epsilon, Ledger):
+            self._ledger, neighbours = epsilon, epsilon.neighbours
+            epsilon, delta = epsilon.budget.epsilon, epsilon.budget.delta
         check_budget(epsilon, delta)
         if (augment is None) != (config.views == 1):
             raise ValueError(
@@ -62,7 +73,7 @@ class DPSGDTrainer:
                 f"views={config.views}"
             )
         self._augment = augment
-        if model is not None and not isinstance(model, keras.Sequential):
+        if model is not None and not isinstance(model, keras.Model):
             model = keras.Sequential(list(model))
         self.config = config
         self.epsilon = float(epsilon)
@@ -70,7 +81,9 @@ class DPSGDTrainer:
         self.neighbours = Neighbours.of(neighbours)
         self.seed = seed
         self.plan = None
-        self._model = model
+        self._model = in_a_row(model)
+        # Of `make_private`, where that trains.
+        self._callback = None
         self._seconds = None
         self._step_seconds = []
 
@@ -100,11 +113,20 @@ class DPSGDTrainer:
                 "on the same records spends epsilon again: build another "
                 "classifier."
             )
-        library = self._import_library()
+        why = self._model is not None and self._why_not(self._model)
+        library = None if why else self._import_library()
         began = time.perf_counter()
         x, y = self._check_data(x, y, num_classes)
+        if why:
+            self._library = f"{_OURS}, since {self._library} cannot take {why}"
+            self._train = self._by_noisy_steps
+        others = self._ledger.entries if self._ledger else ()
         plan = self.config.plan(
-            len(x), self.epsilon, self.delta, self.neighbours
+            len(x),
+            self.epsilon,
+            self.delta,
+            self.neighbours,
+            others=[entry.build_mechanism() for entry in others],
         )
         entropy = secrets.randbits(256) if self.seed is None else self.seed
         batches = plan.batches(np.random.default_rng(entropy))
@@ -122,14 +144,55 @@ class DPSGDTrainer:
     def _import_library(self):
         raise NotImplementedError
 
+    def _why_not(self, model):
+        """What the library cannot take of a model, in words, or `None`."""
+
     def _train(self, library, x, y, plan, batches):
         """Prepares a step and hands it to `_take`."""
         raise NotImplementedError
+
+    def _by_noisy_steps(self, library, x, y, plan, batches):
+        """Trains by `make_private`, which draws its own samples by a plan of
+        the same numbers."""
+        config, model = self.config, self._model
+        plain = config.sampling != "shuffled" and not config.average
+        if self._views or not plain or math.isinf(self.epsilon):
+            raise ValueError(
+                f"This model is trained by {self._library}. It takes neither "
+                'sampling="shuffled" nor `average`, `views` or an infinite '
+                f"epsilon. Received: {config}, epsilon={self.epsilon}"
+            )
+        self._form = self._clipping = "make_private"
+        private = make_private(
+            model,
+            clip=config.l2_norm_clip,
+            physical_batch_size=config.physical_batch_size,
+        )
+        optimizer = config.keras_optimizer(plan.steps)
+        private.compile(optimizer, self._keras_loss(model, x.shape[1:]))
+        budget = self._ledger or PrivacyBudget(self.epsilon, self.delta)
+        self._callback = PrivateModel(
+            budget,
+            guarantee=Proven(neighbours=str(self.neighbours)),
+            reproducible_noise=self.seed,
+        )
+        # From here on the budget counts as spent.
+        self.plan = plan
+        private.fit(
+            x,
+            y,
+            batch_size=plan.expected_batch_size,
+            steps_per_epoch=plan.steps,
+            callbacks=[self._callback],
+            verbose=0,
+        )
 
     def _take(self, step, plan, batches):
         """Takes all steps; `step` returns when one is done, and has and
         takes weights."""
         kept, average = self.config.average, None
+        if self._ledger is not None:
+            self._ledger.charge([self._entry(plan)])
         # From the first read on, the budget counts as spent.
         self.plan = plan
         for batch in batches:
@@ -154,7 +217,10 @@ class DPSGDTrainer:
         Returns:
             float32 array `(m, num_classes)`.
         """
-        return special.softmax(self._outputs(x), axis=1)
+        z = self._outputs(x)
+        if z.shape[1] == 1:
+            z = np.hstack([0 * z, z])
+        return special.softmax(z, axis=1)
 
     def evaluate(self, x, y):
         """Mean cross-entropy and accuracy on held-out records.
@@ -226,13 +292,22 @@ class DPSGDTrainer:
             ValueError: for the noiseless twin, which no ledger can hold.
         """
         self._check_fitted()
+        if self._callback is not None:
+            return self._callback.ledger
+        if self._ledger is not None:
+            return self._ledger
         if not math.isfinite(self.epsilon):
             raise ValueError("A fit without noise has no privacy ledger.")
-        plan, config = self.plan, self.config
         ledger = Ledger(
             PrivacyBudget(self.epsilon, self.delta),
             neighbours=self.neighbours,
         )
+        ledger.charge([self._entry(self.plan)])
+        return ledger
+
+    def _entry(self, plan):
+        """What a fit is charged as."""
+        config = self.config
         claimed = config.sampling == "shuffled"
         # The plan's multiplier is relative to the clip; a replaced record
         # moves the sum by twice that.
@@ -242,30 +317,27 @@ class DPSGDTrainer:
         ).config()
         if claimed:
             mechanism["claimed_epsilon"] = self.epsilon
-        ledger.charge(
-            [
-                LedgerEntry(
-                    name="DP-SGD",
-                    guarantee="claimed" if claimed else "proven",
-                    neighbours=str(self.neighbours),
-                    mechanism=mechanism,
-                    reads=(
-                        f"clipped gradients of {plan.steps} "
-                        f"{config.sampling} batches of {plan.n} records"
-                    ),
-                    proof=(
-                        "none: shuffled batches are accounted as if Poisson"
-                        if claimed
-                        else "Abadi et al. 2016, in real arithmetic"
-                    ),
-                    private=self.seed is None,
-                    notes=self._notes(),
-                )
-            ]
+        return LedgerEntry(
+            name="DP-SGD",
+            guarantee="claimed" if claimed else "proven",
+            neighbours=str(self.neighbours),
+            mechanism=mechanism,
+            reads=(
+                f"clipped gradients of {plan.steps} "
+                f"{config.sampling} batches of {plan.n} records"
+            ),
+            proof=(
+                "none: shuffled batches are accounted as if Poisson"
+                if claimed
+                else "Abadi et al. 2016, in real arithmetic"
+            ),
+            private=self.seed is None,
+            notes=self._notes(),
         )
-        return ledger
 
     def _notes(self):
+        if self._callback is not None:
+            return self._callback.ledger.entries[-1].notes
         notes = [
             "n is public",
             "initial weights: public by declaration",
@@ -291,9 +363,12 @@ class DPSGDTrainer:
         """Logits, float32, of few records at a time."""
         self._check_fitted()
         x = np.asarray(x, dtype="float32")
+        forward = self._forward
+        if self._callback is not None:
+            forward = functools.partial(self._keras_outputs, self._model)
         return np.concatenate(
             [
-                np.asarray(self._forward(x[i : i + 4096]), dtype="float32")
+                np.asarray(forward(x[i : i + 4096]), dtype="float32")
                 for i in range(0, len(x), 4096)
             ]
         )
@@ -301,6 +376,14 @@ class DPSGDTrainer:
     def _forward(self, x):
         """Logits, of the library's own."""
         raise NotImplementedError
+
+    def _keras_loss(self, model, shape):
+        """What `make_private` trains a model by."""
+        return loss_of(model, shape)
+
+    def _keras_outputs(self, model, x):
+        """What `_forward` would give of it."""
+        return logits_of(model, x)
 
     def _check_data(self, x, y, num_classes):
         x = columns.as_numbers(x, dtype=np.float32)
@@ -318,12 +401,73 @@ class DPSGDTrainer:
             self._model = keras.Sequential([head])
         if not self._model.built:
             self._model.build((None, *x.shape[1:]))
-        if y.min() < 0 or y.max() >= self._model.output_shape[-1]:
-            raise ValueError(
-                "`y` must hold class numbers from 0 to "
-                f"{self._model.output_shape[-1] - 1}."
-            )
+        last = max(1, units_of(self._model, x.shape[1:]) - 1)
+        if y.min() < 0 or y.max() > last:
+            raise ValueError(f"`y` must hold class numbers from 0 to {last}.")
         return x, y
+
+
+# Models of any kind ---------------------------------------------------------
+
+
+def units_of(model, shape):
+    """How many outputs a model has for records of a shape."""
+    return model(np.zeros((1, *shape), "float32")).shape[-1]
+
+
+def in_a_row(model):
+    """A functional model of one layer after the other as a sequential one, of
+    the same layers; any other model as it is."""
+    layers = getattr(model, "layers", ())
+    inputs = getattr(model, "inputs", None) or ()
+    if isinstance(model, keras.Sequential) or len(inputs) != 1:
+        return model
+    last = inputs[0]
+    layers = [v for v in layers if not isinstance(v, keras.layers.InputLayer)]
+    for layer in layers:
+        if layer.input is not last:
+            return model
+        last = layer.output
+    if len(layers) == 0 or model.outputs[0] is not last:
+        return model
+    return keras.Sequential([keras.Input(inputs[0].shape[1:]), *layers])
+
+
+def _activation(model):
+    """The name of what the outputs of a model went through last."""
+    layers = getattr(model, "layers", None) or [None]
+    found = getattr(layers[-1], "activation", None)
+    if isinstance(layers[-1], keras.layers.Softmax):
+        return "softmax"
+    return getattr(found, "__name__", None)
+
+
+def loss_of(model, shape):
+    """The cross-entropy for what a model gives of records of a shape:
+    probabilities if it ends in a softmax or sigmoid, else logits."""
+    raw = _activation(model) not in ("softmax", "sigmoid")
+    if units_of(model, shape) == 1:
+        return keras.losses.BinaryCrossentropy(from_logits=raw)
+    return keras.losses.SparseCategoricalCrossentropy(from_logits=raw)
+
+
+def of_classes(model, outputs):
+    """Outputs of which the largest is that of the class: one for two classes
+    becomes two."""
+    if outputs.shape[1] > 1:
+        return outputs
+    middle = 0.5 if _activation(model) == "sigmoid" else 0.0
+    return np.hstack([np.full_like(outputs, middle), outputs])
+
+
+def logits_of(model, x):
+    """Logits of a model, whatever it ends in."""
+    found = keras.ops.convert_to_numpy(model(x, training=False))
+    ends = _activation(model)
+    if ends not in ("softmax", "sigmoid"):
+        return found
+    found = np.clip(found.astype("float64"), 1e-30, 1 - 1e-16)
+    return special.logit(found) if ends == "sigmoid" else np.log(found)
 
 
 def small_cnn(input_shape, num_classes):

@@ -1,5 +1,6 @@
 """The layers of a Keras 3 model again, in the Keras 2 of tf-keras."""
 
+import keras
 import numpy as np
 
 # Twin layers: the arguments of the Keras 3 layer that its tf-keras twin gets.
@@ -16,13 +17,29 @@ _LAYERS = {
         "use_bias",
     ),
     "Dense": ("units", "activation", "use_bias"),
+    "Dropout": ("rate",),
     "Flatten": (),
     "GlobalAveragePooling2D": ("keepdims",),
     "GlobalMaxPooling2D": ("keepdims",),
+    "GroupNormalization": ("groups", "axis", "epsilon", "center", "scale"),
     "MaxPooling2D": ("pool_size", "strides", "padding"),
+    "ReLU": ("max_value", "negative_slope", "threshold"),
     "Reshape": ("target_shape",),
     "UnitNormalization": (),
 }
+
+
+def why_not(model):
+    """What of a Keras 3 model has no twin, in words, or `None`."""
+    if not isinstance(model, keras.Sequential):
+        return "a model that is not one layer after the other"
+    for layer in model.layers:
+        name = type(layer).__name__
+        if name not in _LAYERS:
+            return f"the layer {layer.name!r} of type {name}"
+    if model.built and model.output_shape[-1] == 1:
+        return "one output for two classes"
+    return None
 
 
 def twin_layers(tf_keras, model):
@@ -31,11 +48,6 @@ def twin_layers(tf_keras, model):
     ]
     for layer in model.layers:
         name = type(layer).__name__
-        if name not in _LAYERS:
-            raise ValueError(
-                f"DP-SGD does not support the layer {layer.name!r} of type "
-                f"{name}. Supported: {', '.join(sorted(_LAYERS))}."
-            )
         config = layer.get_config()
         arguments = {key: config[key] for key in _LAYERS[name]}
         if layer is model.layers[-1] and "activation" in arguments:

@@ -15,9 +15,19 @@ from keras_fm.lab.commands import (
     ledger,
     report,
     reproduce,
+    schema,
 )
 
 COMMANDS = {
     c.NAME: c
-    for c in (compare, reproduce, compose, audit, report, ledger, doctor)
+    for c in (
+        compare,
+        schema,
+        reproduce,
+        compose,
+        audit,
+        report,
+        ledger,
+        doctor,
+    )
 }

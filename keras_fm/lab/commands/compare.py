@@ -1,51 +1,50 @@
-"""`keras-fm compare`: one architecture, every way of training it."""
+"""`keras-fm compare`: one model, every way of training it."""
 
 import logging
 import os
 import shlex
 import sys
 
+from keras_fm.core import settings_file
 from keras_fm.lab import known
 from keras_fm.lab.commands import command_line
-from keras_fm.lab.composition import settings_file
 
 NAME = "compare"
-SUMMARY = "train one architecture in every way, side by side"
+SUMMARY = "train one model in every way, side by side"
 
-WORDS = """Trains one architecture in every way and prints one table.
+WORDS = """Trains one model in every way that fits it and prints one table.
 
   keras-fm compare
-      the digits embedded in scikit-learn, offline, in some minutes
-  keras-fm compare --dataset=mnist --features=scattering_strokes --hidden=0 \\
-      --methods=non_private,truncated,proven,dp_sgd_head
-      MNIST on public scattering features with a map fitted on drawn strokes
-  keras-fm compare --epsilons=0.5 --delta=0 --methods=proven
+      the digits embedded in scikit-learn, offline; 1 to 4 minutes on two
+      cores
+  keras-fm compare --model=mine.py:build --dataset=people.csv \\
+      --columns=schema.toml --target=income
+      your Keras model, built by `def build(shape, classes)` of mine.py, and
+      your table; `keras-fm schema people.csv` writes a schema to fill in
+  keras-fm compare --dataset=mnist --features=scattering --hidden=0
+      public features of images
+  keras-fm compare --epsilons=0.5 --delta=0 --methods=one_release
       pure differential privacy
-  keras-fm compare --spec=experiment.toml --seeds=1
-      settings from a file; flags win
 
 How to read the tables (of many methods the second has the marked ones alone;
 table.txt has all):
-  first       test accuracy, mean and standard deviation over seeds; * is the
-              best proven of its column
-  claimed     the epsilon that the method's paper asserts (not a guarantee)
-  proven      the epsilon composed from the ledger of what was really read;
-              inf where no valid proof exists
-  neighbours  the relation the numbers refer to; compare only equal ones
+  first       test accuracy, +- standard deviation of several --seeds; * is
+              the best proven of its column
+  claimed     the epsilon that a paper asserts (not a guarantee)
+  proven      the epsilon composed from the ledger; inf: no valid proof
   seconds     median time of one training, features and tuning excluded
-  CPU s       the same, all cores added up
   MiB         peak memory above the start of the training
 
-Choices: ours follow rules fixed in advance; DP-SGD's rate and steps are chosen
-for each epsilon on a fifth of the training part, without charge to it.
-Noise is fresh in every run, so numbers differ a little between runs. Finished
-runs are kept: a second call with the same settings goes on, or shows them.
+Rate and steps of all methods with steps are chosen for each epsilon on a fifth
+of the training part, and no epsilon covers that choice. Noise is fresh in
+every run. Finished runs are kept: the same command goes on.
 """
 
 
 # Flags that are fields of a `Comparison`.
 _SETTINGS = (
-    *("dataset", "features", "hidden", "methods", "epsilons", "delta"),
+    *("dataset", "model", "columns", "target", "test"),
+    *("features", "hidden", "methods", "epsilons", "delta"),
     *("neighbours", "seeds", "epochs", "batch_size", "train_records"),
 )
 
@@ -56,36 +55,44 @@ def define(values):
     flag.string(
         "dataset",
         "digits",
-        f"{', '.join(known.IMAGES)}, or the path of an "
-        ".npz file with x_train, y_train, x_test, y_test. Files are looked "
-        "up in the folder KERAS_FM_DATA first.",
+        f"{', '.join(known.IMAGES)}; the path of an .npz file with x_train, "
+        "y_train, x_test, y_test; or of a .csv or .parquet table. The folder "
+        "KERAS_FM_DATA is looked into first.",
+    )
+    flag.string(
+        "model",
+        "",
+        "path/to/script.py:function, which builds a model of yours.",
+    )
+    flag.string("columns", "", "Of a table: the path of its public schema.")
+    flag.string(
+        "target", "", "Of a table: the column of labels; may be left out."
+    )
+    flag.string(
+        "test",
+        "",
+        "Of a table: one to test on; without, a fifth of the rows is held out.",
     )
     flag.string(
         "features",
         "pixels",
-        "Public feature map under every method: pixels, scattering (wavelet "
-        "scattering, random projection), scattering_strokes (scattering, "
-        "then a map fitted on drawn pen strokes), patches (dictionaries of "
-        "patches of drawn scenes, pooled, and their leading directions), "
-        "scattering_patches (both, and the scattering's directions from drawn "
-        "scenes) or strokes_patches (scattering_strokes beside patches); no "
-        "private image shapes any of them.",
+        "Public features: pixels (or columns), scattering, "
+        "scattering_strokes, patches, scattering_patches, strokes_patches.",
     )
     flag.integer(
         "hidden",
         64,
-        "Units of the affine layer between features and output; 0 leaves "
-        "it out.",
+        "Units of the layer between features and output; 0 leaves it out.",
     )
     flag.list(
         "methods",
         None,
-        f"Comma-separated, of {', '.join(known.methods())}. "
-        "Default: all that the installed packages can run.",
+        f"Comma-separated: all, or some of {', '.join(known.methods())}. "
+        "Default: those that answer in minutes.",
     )
     flag.list(
         "epsilons",
-        ["0.5", "2", "8"],
+        ["1", "8"],
         "Privacy budgets, from 1e-4 to 100.",
     )
     flag.float(
@@ -100,8 +107,12 @@ def define(values):
         ["add_remove", "replace_one"],
         "Neighbouring relation of the proven form and of DP-SGD.",
     )
-    flag.integer("seeds", 3, "Repetitions.")
-    flag.integer("epochs", 40, "Epochs of the other methods.")
+    flag.integer("seeds", 1, "Repetitions.")
+    flag.integer(
+        "epochs",
+        0,
+        "Epochs of the other methods; 0 is 40, or a thousand steps.",
+    )
     flag.integer("batch_size", 64, "Their batch size.")
     flag.integer(
         "train_records",

@@ -113,7 +113,10 @@ def _package(name, oldest):
 def _backend():
     name, who = environment.backend()
     try:
-        import keras
+        with environment.quiet():
+            import keras
+
+            found = float(keras.ops.sum(keras.ops.ones(12)))
     # Whatever a broken backend raises.
     except Exception as e:
         others = [b for b in BACKENDS if environment.has(b)]
@@ -125,7 +128,7 @@ def _backend():
     name = keras.backend.backend()
     if name not in BACKENDS:
         raise ValueError(f"{name!r} does not train; set KERAS_BACKEND")
-    return f"{name}, computes {float(keras.ops.sum(keras.ops.ones(12))):g}"
+    return f"{name}, computes {found:g}"
 
 
 def _noise():

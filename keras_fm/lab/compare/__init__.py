@@ -10,6 +10,7 @@ from keras_fm.lab.compare.comparison import Comparison
 from keras_fm.lab.compare.methods import METHODS, Method
 from keras_fm.lab.compare.outcome import Outcome, summarise, table
 from keras_fm.lab.compare.runs import run
+from keras_fm.lab.compare.side_by_side import compare
 from keras_fm.lab.engine.workers import RunFailedError
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "Method",
     "Outcome",
     "RunFailedError",
+    "compare",
     "run",
     "summarise",
     "table",

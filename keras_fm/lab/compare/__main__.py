@@ -14,12 +14,13 @@ from keras_fm.lab.engine import workers
 def task(folder):
     """The `Task` that a folder describes."""
     with open(os.path.join(folder, "spec.json")) as f:
-        spec = Comparison.from_config(json.load(f))
+        found = json.load(f)
+    spec = Comparison.from_config(found["spec"])
     arrays = {
         name: np.load(os.path.join(folder, f"{name}.npy"), allow_pickle=False)
         for name in ARRAYS
     }
-    return Task(spec, **arrays)
+    return Task(spec, **arrays, classes=found["classes"])
 
 
 if __name__ == "__main__":

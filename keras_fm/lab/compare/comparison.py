@@ -4,10 +4,10 @@ import dataclasses
 import functools
 import itertools
 
+from keras_fm.core import settings_file
 from keras_fm.kernel import checks
 from keras_fm.kernel.budget import Neighbours, PrivacyBudget
 from keras_fm.lab.compare import methods as methods_lib
-from keras_fm.lab.composition import settings_file
 from keras_fm.lab.engine.job import Job
 from keras_fm.public.features import FEATURES
 
@@ -17,18 +17,27 @@ class Comparison:
     """What is compared. Every field is public and fixed in advance.
 
     Args:
-        dataset: name or .npz path, see `keras_fm.datasets.load`.
+        dataset: name or .npz path, see `keras_fm.datasets.load`; or the path
+            of a `.csv` or `.parquet` table.
+        model: "", or `path/to/script.py:function`, which builds a model of
+            yours in the place of the architecture here.
+        columns, target: of a table, the path of its schema
+            (`keras_fm.estimators.table_schema`), and the column of labels;
+            "" for the only one with classes.
+        test: of a table, the path of the one that is tested on; "" holds a
+            fifth of the rows out.
         features: public feature map, one of `keras_fm.features.FEATURES`.
         hidden: units of the affine layer; 0 leaves it out.
-        methods: some of `keras_fm.lab.compare.METHODS`; default: all that
-            the packages at hand can run at this delta, but small CNNs.
+        methods: some of `keras_fm.lab.compare.METHODS`, or `("all",)`;
+            default: those that answer in minutes and run here at this delta.
         epsilons: budgets to train at, from 1e-4 to 100.
         delta: 0, or float from 1e-12 to 0.5.
         neighbours: relation of proven forms and DP-SGD.
         seeds: int, repetitions with seeds 0, 1, ... for the initial weights.
             The noise is always fresh.
         epochs, batch_size, learning_rate: Adam on the exact, truncated and
-            published losses.
+            published losses; 0 epochs are 40, or as many as make a thousand
+            steps.
         dp_sgd: tuple of `DPSGDConfig` keyword dicts to choose from on the
             validation split; empty for the rule of `engine.rival`, whose grid
             is extended until its best rate is not at an end.
@@ -38,22 +47,29 @@ class Comparison:
     Raises:
         ValueError: if a value is unknown, outside its range or given twice.
 
+    Attributes:
+        named: whether `methods` were given by their names.
+
     Example:
 
-    >>> spec = Comparison(methods=("non_private", "proven"), epsilons=(1.0,))
-    >>> [job.method for job in spec.jobs()]
-    ['non_private', 'non_private', 'non_private', 'proven', 'proven', 'proven']
+    >>> spec = Comparison(methods=("non_private", "rounds"), seeds=1)
+    >>> [(job.method, job.epsilon) for job in spec.jobs()]
+    [('non_private', None), ('rounds', 1.0), ('rounds', 8.0)]
     """
 
     dataset: str = "digits"
+    model: str = ""
+    columns: str = ""
+    target: str = ""
+    test: str = ""
     features: str = "pixels"
     hidden: int = 64
     methods: tuple = ()
-    epsilons: tuple = (0.5, 2.0, 8.0)
+    epsilons: tuple = (1.0, 8.0)
     delta: float = 1e-5
     neighbours: str = "add_remove"
-    seeds: int = 3
-    epochs: int = 40
+    seeds: int = 1
+    epochs: int = 0
     batch_size: int = 64
     learning_rate: float = 3e-3
     dp_sgd: tuple = ()
@@ -77,7 +93,7 @@ class Comparison:
             delta=lambda _, delta: PrivacyBudget(1.0, delta).delta,
             neighbours=lambda _, name: str(Neighbours.of(name)),
             seeds=checks.count,
-            epochs=checks.count,
+            epochs=checks.natural,
             batch_size=checks.count,
             hidden=checks.natural,
             train_records=checks.natural,
@@ -85,9 +101,14 @@ class Comparison:
         )
         if not self.epsilons:
             raise ValueError("`epsilons` must name at least one budget.")
-        methods = self.methods or methods_lib.available(self.delta)
+        methods = self.methods
+        object.__setattr__(self, "named", methods not in ((), ("all",)))
+        if methods in ((), ("all",)):
+            methods = methods_lib.available(
+                self.delta, bool(self.model), whole=bool(methods)
+            )
         for name in methods:
-            checks.one_of("methods", name, methods_lib.METHODS)
+            methods_lib.check_name(name)
             if methods_lib.METHODS[name].needs_delta and not self.delta:
                 raise ValueError(
                     f"The method {name!r} needs a `delta` greater than 0."

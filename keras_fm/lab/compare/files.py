@@ -32,9 +32,10 @@ def write(spec, outcomes, out, command=None):
             **provenance.record(command),
             "spec": dataclasses.asdict(spec),
             "rows": summarise(outcomes),
+            "notes": outcomes.notes,
             "methods": {name: METHODS[name].about for name in spec.methods},
             "statements": {
-                f"{o.method} {o.epsilon:g}": o.statement
+                f"{METHODS[o.method].label}, epsilon {o.epsilon:g}": o.statement
                 for o in outcomes
                 if o.statement and o.seed == 0
             },
@@ -57,9 +58,12 @@ def draw(spec, outcomes, path):
     shown = [k for k in ("proven", "claimed") if lines[k]] or ["no privacy"]
     figure, panels = plot.new(len(shown), size=(6.4 * len(shown), 4.8))
     for axes, kind in zip(panels, shown):
-        # Colours begin anew in each panel: never two alike in one.
-        for line, color in zip(lines[kind], plot.colors(len(lines[kind]))):
-            line.style["color"] = color
+        # They begin anew in each panel: never two lines alike in one.
+        count = len(lines[kind])
+        looks = zip(plot.colors(count), plot.markers(count))
+        for line, (color, marker) in zip(lines[kind], looks):
+            line.style.setdefault("color", color)
+            line.style["marker"] = marker
         _accuracies(axes, spec, kind, lines[kind], lines["no privacy"])
     runs = "one run each"
     if spec.seeds > 1:
@@ -110,14 +114,13 @@ def _color(line):
 def _line(spec, method, points):
     label, style = method.label, {}
     if not method.is_private:
-        label += " (no privacy)"
         style = {"color": "black"}
         style["linestyle"] = "-" if method.name == "non_private" else "-."
     elif method.kind == "proven" and points[0]["neighbours"] != spec.neighbours:
         label += f" ({points[0]['neighbours']})"
     if method.tuned:
         # A rival.
-        style = {"linestyle": "--", "marker": "s"}
+        style = {"linestyle": "--"}
     points = sorted(points, key=lambda r: r["epsilon"] or 0.0)
     return plot.Line(
         label=label,

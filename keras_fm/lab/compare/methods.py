@@ -2,17 +2,25 @@
 
 import collections.abc
 import dataclasses
+import difflib
 import functools
 import math
+import warnings
 
 import keras
+import numpy as np
 
+from keras_fm.callbacks import PrivateModel
+from keras_fm.core.guarantee import Proven
 from keras_fm.heads.private_dense import PrivateDense
 from keras_fm.heads.rounds import Rounds
+from keras_fm.kernel.budget import PrivacyBudget
+from keras_fm.kernel.ledger.ledger import Ledger
 from keras_fm.lab import baselines, known
 from keras_fm.lab.baselines import dp_sgd
+from keras_fm.lab.baselines.dp_sgd_ours import NoisyStepsClassifier
+from keras_fm.lab.baselines.dp_sgd_training import loss_of
 from keras_fm.lab.engine.job import Series
-from keras_fm.lab.engine.training import exact
 from keras_fm.lab.engine.watch import Watch
 from keras_fm.models import PrivateCDBN
 from keras_fm.papers.adlm import recipe as adlm
@@ -35,6 +43,10 @@ _DPMAC_RATE = 0.01
 _FEWEST_FEATURES, _MOST_FEATURES = 64, 1500
 # Records times epsilon from which directions of patches are learned.
 _TOLD = 5000
+# Directions that are whitened at the most: a second moment of more is slow.
+_MOST = 2000
+# Of the budget, as in the rounds.
+_WHITENING_SHARE = 0.1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -54,8 +66,11 @@ class Method(Series):
         needs_delta: whether it cannot have delta = 0.
         packages: what must be installed beyond the package's own needs.
         backend: `None`, or the only Keras backend it runs on.
-        by_name: whether the default leaves it out: its tuning takes
+        default: whether it runs unless others are named.
+        slow: whether even `methods=("all",)` leaves it out: its tuning takes
             minutes.
+        own: whether it can train a model of yours.
+        only_own: whether it is for models of yours only.
         tuned: `None`, or the name of the choice on a validation split that
             it shares with others of the same name.
         optimizer: of a rival.
@@ -80,7 +95,10 @@ class Method(Series):
     needs_delta: bool = False
     packages: tuple = ()
     backend: str | None = None
-    by_name: bool = False
+    default: bool = False
+    slow: bool = False
+    own: bool = False
+    only_own: bool = False
     tuned: str | None = None
     optimizer: str = "sgd"
 
@@ -93,8 +111,9 @@ class Method(Series):
 
 
 def _non_private(task, seed, training):
-    model = task.model(seed, head=keras.layers.Dense)
-    return training.fit(model, task.data, loss=exact)
+    model = task.network(seed)
+    loss = loss_of(model, task.data[0].shape[1:])
+    return training.fit(model, task.data, loss=lambda: loss)
 
 
 def _truncated(task, seed, training):
@@ -102,33 +121,54 @@ def _truncated(task, seed, training):
     return training.fit(task.model(seed, head=head), task.data)
 
 
-# The output layer: the affine layer stays at its random initial weights,
-# which makes it public. -----------------------------------------------------
+# The output layer: what is below stays at its initial weights, which makes it
+# public. ---------------------------------------------------------------------
 
 
-def _one_read(task, seed, training):
+def _one_release(task, seed, training):
     return training.release(task.model(seed, trainable=False), task.data)
 
 
-def _many_reads_output(task):
+def _head_of_rounds(task):
     return PrivateDense(
         task.classes, use_bias=False, rounds=Rounds(reads=80), name="output"
     )
 
 
-def _many_reads(task, seed, training):
+def _rounds(task, seed, training):
+    body = task.body(seed, trainable=False)
+    return _rounds_on(task, seed, training, body, task.data)
+
+
+def _rounds_on(task, seed, training, body, data):
     keras.utils.set_random_seed(seed)
-    width = task.spec.hidden or task.x.shape[1]
-    model = keras.Sequential(
-        [
-            keras.Input(task.x.shape[1:]),
-            *task.body(seed, trainable=False),
-            DPPCA(width, whitening=0.5, name="whitening"),
-            NormalizationLayer(),
-            _many_reads_output(task),
-        ]
+    inputs = keras.Input(data[0].shape[1:])
+    width = (
+        keras.Sequential([inputs, *body]).output_shape[-1]
+        if body
+        else (inputs.shape[-1])
     )
-    return training.release(model, task.data)
+    layers = [*body, *_whitening(width), _head_of_rounds(task)]
+    return training.release(keras.Sequential([inputs, *layers]), data)
+
+
+def _whitening(width):
+    whitening = DPPCA(min(width, _MOST), whitening=0.5, name="whitening")
+    return whitening, NormalizationLayer()
+
+
+# Public features of the records, whatever the user's model is. ----------------
+
+
+def _features_release(task, seed, training):
+    keras.utils.set_random_seed(seed)
+    head = PrivateDense(task.classes, name="output")
+    model = keras.Sequential([keras.Input(task.x.shape[1:]), head])
+    return training.release(model, (task.x, task.y))
+
+
+def _features_rounds(task, seed, training):
+    return _rounds_on(task, seed, training, [], (task.x, task.y))
 
 
 # The papers ----------------------------------------------------------------
@@ -248,7 +288,7 @@ def _patches(task, seed, training):
             NormalizationLayer(),
             DPPCA(units, whitening=0.5, name="whitening"),
             NormalizationLayer(),
-            _many_reads_output(task),
+            _head_of_rounds(task),
         ]
     )
     return training.release(model, (task.images, task.y))
@@ -302,14 +342,24 @@ def _functional(task, seed, training, is_published):
 # DP-SGD --------------------------------------------------------------------
 
 
-def rival_network(task, seed, inputs, body=True):
+def network(task, seed, inputs):
     """The Keras 3 model that DP-SGD trains."""
+    del inputs
+    return task.network(seed)
+
+
+def _for_steps(task, seed, inputs):
+    del inputs
+    return task.for_steps(seed)
+
+
+def _head(task, seed, inputs):
+    """Its output layer alone."""
     keras.utils.set_random_seed(seed)
     head = keras.layers.Dense(
         task.classes, kernel_initializer=task.head_initializer(seed)
     )
-    layers = task.body(seed) if body else []
-    return keras.Sequential([keras.Input(inputs), *layers, head])
+    return keras.Sequential([keras.Input(inputs), head])
 
 
 def _rival_cnn(task, seed, inputs):
@@ -323,7 +373,7 @@ def _dp_sgd(
     epsilon,
     form=None,
     kind=baselines.DPSGDClassifier,
-    network=rival_network,
+    network=network,
 ):
     def fit(settings, x, y):
         return kind(
@@ -335,6 +385,55 @@ def _dp_sgd(
         ).fit(x, y)
 
     return fit
+
+
+def _dp_sgd_whitened(task, seed, epsilon):
+    """tensorflow-privacy's DP-SGD of the output layer on features that a
+    second moment whitens, released for a tenth of the budget."""
+
+    def fit(settings, x, y):
+        ledger = Ledger(
+            PrivacyBudget(epsilon, task.spec.delta),
+            neighbours=task.spec.neighbours,
+        )
+        white = keras.Sequential(
+            [keras.Input(x.shape[1:]), *_whitening(x.shape[1])]
+        )
+        white.compile("sgd", "mse")
+        released = PrivateModel(
+            ledger, data=x, guarantee=Proven(spends=_WHITENING_SHARE)
+        )
+        # Nothing of it trains but by the release.
+        few = x[:1], np.zeros((1, white.output_shape[-1]))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            white.fit(*few, callbacks=[released], verbose=0)
+        made = baselines.DPSGDClassifier(
+            _head(task, seed, white.output_shape[1:]),
+            baselines.DPSGDConfig(form="fast_clipping", **settings),
+            ledger,
+        )
+        return _Behind(white, made.fit(_seen(white, x), y))
+
+    return fit
+
+
+def _seen(model, x):
+    return model.predict(x, batch_size=4096, verbose=0)
+
+
+class _Behind:
+    """A rival that sees what a model makes of records."""
+
+    def __init__(self, model, rival):
+        self._model, self._rival = model, rival
+        self.ledger = rival.ledger
+
+    def predict(self, x):
+        return self._rival.predict(_seen(self._model, x))
+
+    def evaluate(self, x, y):
+        return self._rival.evaluate(_seen(self._model, x), y)
 
 
 def _rival(tuned, optimizer="sgd", **kwargs):
@@ -352,7 +451,8 @@ def _of(train, **kwargs):
 
 _FAST = {"form": "fast_clipping"}
 _JAX_KIND = {"kind": baselines.JaxDPSGDClassifier}
-_HEAD = {"network": functools.partial(rival_network, body=False)}
+_OURS = {"kind": NoisyStepsClassifier, "network": _for_steps}
+_HEAD = {"network": _head}
 _CNN = {"network": _rival_cnn}
 _IMAGES = {"on_images": True}
 # Names, labels and needs are in `methods.json`.
@@ -361,8 +461,10 @@ _HOW = {
     "truncated": {"train": _truncated},
     "published": {"train": _ilm},
     "adlm_published": {"train": _adlm_published, "before": _pretrain_adlm},
-    "proven": {"train": _one_read},
-    "rounds_proven": {"train": _many_reads},
+    "one_release": {"train": _one_release},
+    "rounds": {"train": _rounds},
+    "features_release": {"train": _features_release},
+    "features_rounds": {"train": _features_rounds},
     "adlm_proven": {"train": _adlm_proven},
     "dpa_published": {"train": _dpa_published},
     "dpa_proven": {"train": _dpa_proven},
@@ -373,12 +475,15 @@ _HOW = {
     "dpmac_proven": _of(_dpmac, form="proven"),
     "functional_published": _of(_functional, is_published=True),
     "functional_proven": _of(_functional, is_published=False),
+    # One choice for all who clip and add noise to the same sums.
+    "all_layers": _rival("all", **_OURS),
     "dp_sgd_vectorized": _rival("all", form="vectorized"),
     "dp_sgd_fast": _rival("all", **_FAST),
     "dp_adam": _rival("all, adam", "adam", **_FAST),
     "dp_sgd_cnn": {**_rival("cnn", form="vectorized", **_CNN), **_IMAGES},
     # The output layer only: the rival feature for feature.
     "dp_sgd_head": _rival("head", **_HEAD, **_FAST),
+    "dp_sgd_whitened": {"train": _dp_sgd_whitened, "tuned": "head, whitened"},
     "jax_privacy": _rival("all", **_JAX_KIND),
     "jax_privacy_cnn": {**_rival("cnn", **_CNN, **_JAX_KIND), **_IMAGES},
     "jax_privacy_head": _rival("head", **_HEAD, **_JAX_KIND),
@@ -391,10 +496,33 @@ METHODS = {
 }
 
 
-def available(delta):
-    """Names of the methods of the default, here and at this delta."""
+def available(delta, own=False, whole=False):
+    """Names of the methods that run here and at this delta.
+
+    Args:
+        delta: float.
+        own: whether they train a model of the user's.
+        whole: whether not only those of the default.
+    """
     return tuple(
         name
         for name, m in METHODS.items()
-        if m.available() and not m.by_name and (delta or not m.needs_delta)
+        if m.available()
+        and (delta or not m.needs_delta)
+        and (m.own if own else not m.only_own)
+        and (m.default or whole and not m.slow)
     )
+
+
+def check_name(name):
+    """Refuses a name that no method has.
+
+    Raises:
+        ValueError: naming what comes near.
+    """
+    if name not in METHODS:
+        near = difflib.get_close_matches(str(name), METHODS, n=4, cutoff=0.4)
+        raise ValueError(
+            f"`methods` must be names of methods. Received: {name!r}. "
+            f"Near it are: {', '.join(near or available(1.0))}"
+        )

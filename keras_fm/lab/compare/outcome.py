@@ -56,6 +56,19 @@ class Outcome:
         )
 
 
+class Outcomes(list):
+    """Several `Outcome`s; printed as the table of them.
+
+    Attributes:
+        notes: list of str, which methods did not run and why.
+    """
+
+    notes: list = []
+
+    def __str__(self):
+        return table(self)
+
+
 def summarise(outcomes):
     """Means and spreads over seeds, one dict per method and epsilon."""
     order = list(METHODS)
@@ -121,6 +134,7 @@ def table(outcomes, whole=None):
             *_accuracies(found, by_method),
             "",
             *_long_form(found, by_method, whole),
+            *getattr(outcomes, "notes", ()),
         ]
     )
 
@@ -140,9 +154,7 @@ def _accuracies(found, by_method):
         lines.append([_GROUPS[kind]] + [""] * len(epsilons))
         for name in names:
             rows = by_method[name]
-            label = next(iter(rows.values()))["label"]
-            # The group says so.
-            cells = ["  " + label.removesuffix(", claimed")]
+            cells = ["  " + next(iter(rows.values()))["label"]]
             for epsilon in epsilons:
                 # Without privacy the number is the same at every budget.
                 row = rows.get(epsilon, rows.get(None))

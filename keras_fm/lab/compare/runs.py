@@ -9,18 +9,16 @@ import tempfile
 
 import numpy as np
 
-from keras_fm import datasets
 from keras_fm.core import event_file
-from keras_fm.lab.compare import files
+from keras_fm.lab.compare import files, records
 from keras_fm.lab.compare.methods import METHODS
-from keras_fm.lab.compare.outcome import Outcome
+from keras_fm.lab.compare.outcome import Outcome, Outcomes
+from keras_fm.lab.compare.own import OwnModel
 from keras_fm.lab.compare.task import ARRAYS, Task
 from keras_fm.lab.engine import folder, measuring, store, workers
 from keras_fm.lab.engine.answering import answer_all
 from keras_fm.lab.engine.progress import Progress
 from keras_fm.public import features as features_lib
-
-_FEWEST = 10
 
 
 def run(
@@ -33,6 +31,8 @@ def run(
     fresh=False,
     jax_python=None,
     command=None,
+    build=None,
+    given=None,
 ):
     """Runs a comparison and writes what it found.
 
@@ -53,9 +53,13 @@ def run(
         jax_python: `None`, or the Python interpreter of an environment with
             JAX, jax-privacy and this package, for the methods that need it.
         command: `None`, or the command line to write down.
+        build: `None`, or the function in the place of `spec.model`; it runs
+            in this process.
+        given: `None`, or the `Records` in the place of `spec.dataset`.
 
     Returns:
-        list of `Outcome`, in the order of `spec.jobs()`.
+        `Outcomes`: a list of `Outcome`, in the order of `spec.jobs()`, with
+        notes of the methods that were left out.
 
     Raises:
         ImportError: if a method cannot run here; nothing was trained.
@@ -71,16 +75,30 @@ def run(
                 f"{name!r} needs {', '.join(method.packages)} on the backend "
                 f"{method.backend or 'tensorflow'!r}."
             )
-    jobs = list(spec.jobs())
     shown = Progress("runs", _named, None if progress else "")
     with contextlib.ExitStack() as stack:
         stack.enter_context(folder.held(out))
-        data = _load(spec)
-        key = _keys(spec, data)
+        data, own, notes = (given or records.load(spec)), None, []
+        data = data.first(spec.train_records)
+        if spec.model:
+            shape = data.x.shape[1:]
+            own = OwnModel(build or spec.model, shape, data.classes)
+            spec, notes = _fitting(spec, own)
+            shown.say(notes)
+        _check_images(spec, data.x)
+        jobs = list(spec.jobs())
+        key = _keys(spec, data, own)
         kept = _kept(out, "points", measuring.FIELDS, fresh)
         choices = _kept(out, "choices", ("learning_rate",), fresh)
         pool = _pool(
-            stack, spec, data, processes, isolated, jax_python, shown.began
+            stack,
+            spec,
+            data,
+            own,
+            0 if build else processes,
+            isolated,
+            jax_python,
+            shown.began,
         )
         requests = {
             key("run", dataclasses.asdict(job)): {
@@ -108,7 +126,8 @@ def run(
             trained,
             shown,
         )
-        outcomes = [Outcome.of(row) for row in rows]
+        outcomes = Outcomes(Outcome.of(row) for row in rows)
+        outcomes.notes = notes
         if out:
             files.write(spec, outcomes, out, command=command)
     return outcomes
@@ -123,41 +142,45 @@ def _named(request):
     return words if request["kind"] == "run" else f"{words}: tuning"
 
 
-def _load(spec):
-    loaded = datasets.load(spec.dataset)
-    if not isinstance(loaded, tuple):
-        raise ValueError(
-            f"{spec.dataset!r} is no data set of images. Behaviour prediction "
-            "is compared by `keras-fm reproduce`; see docs/dpa.md."
-        )
-    (x, y), test = loaded
-    if spec.train_records:
-        x, y = x[: spec.train_records], y[: spec.train_records]
-    if len(x) < _FEWEST:
-        raise ValueError(
-            f"A comparison needs at least {_FEWEST} training records, of which "
-            f"a fifth tunes the rivals. Received: {len(x)}"
-        )
+def _fitting(spec, own):
+    """The comparison without the methods that cannot train a model, and notes
+    of why they cannot.
+
+    Raises:
+        ValueError: if one of them was named.
+    """
+    found = {name: own.why_not(name) for name in spec.methods}
+    kept = tuple(name for name, why in found.items() if not why)
+    reasons = {}
+    for name, why in found.items():
+        if why:
+            reasons.setdefault(why, []).append(METHODS[name].label)
+    notes = [f"Left out: {'; '.join(v)}: {k}." for k, v in reasons.items()]
+    if notes and spec.named or not kept:
+        raise ValueError(f"These methods cannot train the model. {notes[0]}")
+    notes += [f"Noisy steps train a copy: {made}." for made in own.changes]
+    return dataclasses.replace(spec, methods=kept), notes
+
+
+def _check_images(spec, x):
     needy = [name for name in spec.methods if METHODS[name].on_images]
     if needy and x.ndim != 4:
         raise ValueError(
             f"{', '.join(needy)} read images. Name other `methods`. Received: "
             f"records of shape {x.shape[1:]}"
         )
-    return x, y, *test
 
 
 def _features(spec, data):
     """The arrays of a `Task`."""
-    x, y, x_test, y_test = data
-    body = features_lib.build(spec.features, x.shape[1:])
+    body = features_lib.build(spec.features, data.x.shape[1:])
     return {
-        "x": features_lib.extract(body, x),
-        "y": y,
-        "x_test": features_lib.extract(body, x_test),
-        "y_test": y_test,
-        "images": x,
-        "images_test": x_test,
+        "x": features_lib.extract(body, data.x),
+        "y": data.y,
+        "x_test": features_lib.extract(body, data.x_test),
+        "y_test": data.y_test,
+        "images": data.x,
+        "images_test": data.x_test,
     }
 
 
@@ -189,13 +212,15 @@ def _kept(out, name, fields, fresh):
     return store.Store(path, fields, fresh)
 
 
-def _keys(spec, data):
+def _keys(spec, data, own):
     """Function from what is asked to its key in the store."""
     settings = dataclasses.asdict(spec)
     for name in ("methods", "epsilons", "seeds", "dataset"):
         del settings[name]
     digest = hashlib.sha256()
-    for array in data:
+    if own:
+        digest.update(own.fingerprint().encode())
+    for array in (data.x, data.y, data.x_test, data.y_test):
         digest.update(f"{array.dtype} {array.shape}".encode())
         digest.update(np.ascontiguousarray(array).data)
 
@@ -208,7 +233,7 @@ def _keys(spec, data):
 # Where it runs ------------------------------------------------------------
 
 
-def _pool(stack, spec, data, processes, isolated, jax_python, began):
+def _pool(stack, spec, data, own, processes, isolated, jax_python, began):
     """Function from a dict of requests to (key, answer) as they come."""
     folder, arrays, places = None, None, {}
 
@@ -216,7 +241,7 @@ def _pool(stack, spec, data, processes, isolated, jax_python, began):
         nonlocal arrays
         if arrays is None:
             arrays = _features(spec, data)
-        return Task(spec, **arrays)
+        return Task(spec, **arrays, classes=data.classes, own=own)
 
     def arguments():
         """Of a worker: what it reads is written once."""
@@ -231,7 +256,8 @@ def _pool(stack, spec, data, processes, isolated, jax_python, began):
                 # Workers have their own, and need the memory.
                 arrays = None
             with open(os.path.join(folder, "spec.json"), "w") as f:
-                json.dump(dataclasses.asdict(spec), f)
+                told = {"spec": dataclasses.asdict(spec)}
+                json.dump(told | {"classes": data.classes}, f)
         return "-m", "keras_fm.lab.compare", folder
 
     def place(name):

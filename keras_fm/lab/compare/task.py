@@ -11,10 +11,13 @@ import keras
 import numpy as np
 
 from keras_fm.heads.private_dense import PrivateDense
+from keras_fm.lab.baselines.dp_sgd_training import of_classes
 from keras_fm.lab.compare.methods import METHODS
+from keras_fm.lab.compare.own import OwnModel
 from keras_fm.lab.engine import measuring, rival
 from keras_fm.lab.engine.job import Job, Measured
 from keras_fm.lab.engine.training import Training
+from keras_fm.public.normalization_layer import NormalizationLayer
 
 ARRAYS = ("x", "y", "x_test", "y_test", "images", "images_test")
 
@@ -26,22 +29,38 @@ class Task:
         spec: a `Comparison`.
         x, x_test: public features of the records, `(n, m)`.
         y, y_test: int labels.
-        images, images_test: the records themselves, for the methods that
-            bring their own features.
+        images, images_test: the records themselves, for a model of the
+            user's and the methods that bring their own features.
+        classes: int.
+        own: `None`, or the `OwnModel` in the place of the architecture.
     """
 
-    def __init__(self, spec, x, y, x_test, y_test, images, images_test):
-        self.spec = spec
+    def __init__(
+        self,
+        spec,
+        x,
+        y,
+        x_test,
+        y_test,
+        images,
+        images_test,
+        classes,
+        own=None,
+    ):
+        self.spec, self.own = spec, own
+        if own is None and spec.model:
+            self.own = OwnModel(spec.model, images.shape[1:], classes)
+            self.own.why_not("all_layers")
         self.x, self.y, self.x_test, self.y_test = x, y, x_test, y_test
         self.images, self.images_test = images, images_test
-        # The classes of the public data set, not of a private one.
-        self.classes = int(max(y.max(), y_test.max())) + 1
+        self.classes = classes
         self.pretrained = {}
 
     @property
     def data(self):
-        """Features and labels of the training part."""
-        return self.x, self.y
+        """What the network trains on: features, or the records where it is
+        the user's."""
+        return (self.images if self.own else self.x), self.y
 
     # The architecture ----------------------------------------------------
 
@@ -60,7 +79,10 @@ class Task:
         )
 
     def body(self, seed, **kwargs):
-        """Affine layer and unit norm, or nothing."""
+        """Affine layer and unit norm, or nothing; of the user's network all
+        below its last layer."""
+        if self.own:
+            return [self.own.body(seed), NormalizationLayer()]
         if not self.spec.hidden:
             return []
         return [
@@ -76,7 +98,7 @@ class Task:
         keras.utils.set_random_seed(seed)
         return keras.Sequential(
             [
-                keras.Input(self.x.shape[1:]),
+                keras.Input(self.data[0].shape[1:]),
                 *self.body(seed, **kwargs),
                 head(
                     self.classes,
@@ -86,15 +108,26 @@ class Task:
             ]
         )
 
+    def network(self, seed):
+        """The whole network, plain, as rivals train it."""
+        if self.own:
+            return self.own.whole(seed)
+        return self.model(seed, head=keras.layers.Dense)
+
+    def for_steps(self, seed):
+        """The same, with nothing that private steps cannot train."""
+        return self.own.for_steps(seed) if self.own else self.network(seed)
+
     def _frozen_features(self, seed):
-        """What the output layer of `proven` sees, for train and test."""
+        """What the output layer of `one_release` sees, for train and test."""
         layers = self.body(seed)
         if not layers:
             return self.x, self.x_test
-        body = keras.Sequential([keras.Input(self.x.shape[1:]), *layers])
+        x, _ = self.data
+        body = keras.Sequential([keras.Input(x.shape[1:]), *layers])
         return tuple(
-            body.predict(x, batch_size=4096, verbose=0)
-            for x in (self.x, self.x_test)
+            body.predict(v, batch_size=1024, verbose=0)
+            for v in (x, self.images_test if self.own else self.x_test)
         )
 
     # One run -------------------------------------------------------------
@@ -115,13 +148,14 @@ class Task:
             log_dir: TensorBoard folder, or `None`.
         """
         method, spec = METHODS[job.series], self.spec
+        # Published noise is divided by the lot that there is.
+        lot = min(spec.batch_size, len(self.x))
         training = Training(
             epsilon=job.epsilon,
             delta=spec.delta,
             neighbours=spec.neighbours,
-            epochs=spec.epochs,
-            # Published noise is divided by the lot that there is.
-            lot=min(spec.batch_size, len(self.x)),
+            epochs=spec.epochs or max(40, -(-1000 * lot // len(self.x))),
+            lot=lot,
             learning_rate=spec.learning_rate,
             log_dir=log_dir,
         )
@@ -138,10 +172,12 @@ class Task:
 
     def _trained(self, method, job, training):
         made = method.train(self, job.seed, training)
-        x_test = self.images_test if method.on_images else self.x_test
+        on_records = method.on_images or self.own and not method.only_own
+        x_test = self.images_test if on_records else self.x_test
 
         def classify():
-            return made.model.predict(x_test, batch_size=1024, verbose=0)
+            found = made.model.predict(x_test, batch_size=1024, verbose=0)
+            return of_classes(made.model, found)
 
         return Measured(
             curve=lambda: self._curve(job, classify()),
@@ -164,9 +200,9 @@ class Task:
     # The rival's choice --------------------------------------------------
 
     def _inputs(self, method, seed):
-        if method.tuned == "head":
+        if method.tuned in ("head", "head, whitened"):
             return self._frozen_features(seed)
-        if method.on_images:
+        if method.on_images or self.own:
             return self.images, self.images_test
         return self.x, self.x_test
 

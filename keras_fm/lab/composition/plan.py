@@ -4,10 +4,10 @@ import dataclasses
 import math
 from functools import partial
 
+from keras_fm.core import settings_file
 from keras_fm.kernel import checks
 from keras_fm.kernel import mechanisms as mechanisms_lib
 from keras_fm.kernel.planning import sampled_noise
-from keras_fm.lab.composition import settings_file
 
 # Mechanisms, and the parameters of noise that say what one is.
 _NEEDED = {

@@ -2,10 +2,10 @@
 bound), dashed without privacy."""
 
 import dataclasses
-import re
 
 # Letters of a label at the end of a line.
 _LONGEST = 34
+_MARKERS = "osD^vPX*<>phdH"
 _LINES = {
     "claimed": (":", "x"),
     "proven": ("-", "o"),
@@ -53,6 +53,11 @@ def colors(count):
         for color in matplotlib.colormaps[name].colors
     ]
     return [shades[i % len(shades)] for i in range(count)]
+
+
+def markers(count):
+    """So many markers, no two alike up to fourteen."""
+    return [_MARKERS[i % len(_MARKERS)] for i in range(count)]
 
 
 def draw(ax, lines, scale=1.0):
@@ -109,8 +114,7 @@ def end_labels(ax, ends, size=8):
 
 def shortened(label):
     """A label without what the figure itself says."""
-    label = label.removeprefix("proven, ").removesuffix(", claimed")
-    label = re.sub(r"^published \((.*)\)$", r"\1", label)
+    label = label.removesuffix(", as published")
     return label if len(label) <= _LONGEST else label[: _LONGEST - 1] + "…"
 
 

@@ -20,6 +20,11 @@ class Progress:
         self._total = self._done = 0
         self._last = ""
 
+    def say(self, notes):
+        """A line for each, which stays."""
+        if self._stream:
+            self._stream.write("".join(f"{note}\n" for note in notes))
+
     def start(self, total, done):
         """So many in all, of which so many are there already."""
         self._total, self._done = total, done

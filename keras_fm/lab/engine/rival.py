@@ -16,8 +16,8 @@ RATES = {"sgd": (4.0, 16.0, 64.0), "adam": (1e-3, 4e-3, 16e-3)}
 STEPS = (100, 400)
 # Below every table.
 UNCHARGED = (
-    "DP-SGD's rate and steps: chosen on a fifth of the training part, "
-    "uncharged."
+    "Rate and steps of DP-SGD and noisy steps: chosen on a fifth of the "
+    "training part, uncharged."
 )
 _FACTOR = 4.0
 _MOST_EXTENSIONS = 4

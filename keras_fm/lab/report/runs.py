@@ -31,11 +31,11 @@ _LARGEST_FILE = 32 * 2**20
 _MOST_ROWS = 20_000
 _NO_PROOF = "no valid proof"
 TUNED = (
-    "Settings of DP-SGD were chosen for each epsilon on a validation split of "
-    "the training part. The privacy cost of that choice is not charged to it: "
-    "its proven epsilon covers the final training only."
+    "Settings of DP-SGD and noisy steps were chosen for each epsilon on a "
+    "validation split of the training part. The privacy cost of that choice is "
+    "not charged: the proven epsilon covers the final training only."
 )
-_RIVALS = ("dp_sgd", "dp_adam", "jax_privacy")
+_RIVALS = ("all_layers", "dp_sgd", "dp_adam", "jax_privacy")
 _FRESH = (
     "Noise is drawn fresh in every run: the same command gives slightly "
     "different numbers. A seed fixes initial weights only."
@@ -254,13 +254,14 @@ def _comparison(folder, data):
         ),
         facts=_facts(
             ("Data", dataset),
+            ("Model", spec.get("model")),
             ("Features", spec.get("features")),
             ("Relation", spec.get("neighbours")),
             ("δ", spec.get("delta")),
             ("Seeds", spec.get("seeds")),
             ("Run", data.get("when")),
         ),
-        caveats=_comparison_caveats(rows),
+        caveats=(*_comparison_caveats(rows), *map(str, data.get("notes", ()))),
         picture=_picture(folder, "accuracy.png"),
         caption=(
             "Test accuracy against the budget: what is proven, and what is "
@@ -335,8 +336,9 @@ def _accuracies(rows):
 
     names = [n for some in ranked.names.values() for n in some]
     return Table.of(
-        "Test accuracy, %, mean ± standard deviation; marked: the best proven "
-        "of a column and relation",
+        "Test accuracy, %"
+        + ", mean ± standard deviation" * any(r["runs"] != 1 for r in rows)
+        + "; marked: the best proven of a column and relation",
         {
             "method": lambda name: _word(first[name]["label"]),
             **{f"ε\u00a0{e:g}": column(e) for e in ranked.epsilons or [0.0]},

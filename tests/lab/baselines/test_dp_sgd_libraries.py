@@ -254,7 +254,7 @@ def test_report_tells_proven_from_claimed(library, sampling, proven):
 
 def test_overflow_stops_the_fit_and_leaves_the_model(library, monkeypatch):
     tight = dataclasses.replace(config().plan(N, 1.0, 1e-5), capacity=1)
-    monkeypatch.setattr(DPSGDConfig, "plan", lambda *_: tight)
+    monkeypatch.setattr(DPSGDConfig, "plan", lambda *_, **__: tight)
     model = linear_model()
     before = model.get_weights()
     with pytest.raises(RuntimeError, match="exceeded its capacity of 1"):

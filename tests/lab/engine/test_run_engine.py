@@ -45,6 +45,13 @@ def test_other_code_is_another_key(monkeypatch):
     assert first != store.key("a", {"epsilon": 1.0})
 
 
+def test_fourteen_lines_look_different():
+    looks = list(zip(plot.colors(14), plot.markers(14)))
+    assert len({color for color, _ in looks}) == 14
+    assert len({marker for _, marker in looks}) == 14
+    assert len(plot.markers(15)) == 15
+
+
 def test_only_what_is_missing_is_asked_for_and_all_come_in_order():
     kept = store.Store(None)
     kept.add("b", {"y": 2})
