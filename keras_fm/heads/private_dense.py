@@ -11,7 +11,7 @@ from keras_fm.core.guarantee import STARTS
 from keras_fm.core.planned_release import PlannedRelease, PublishedNoise
 from keras_fm.core.private_part import ReleasedLayer
 from keras_fm.core.released import check_paid, stored_arrays
-from keras_fm.heads import claims, coefficient_noise
+from keras_fm.heads import claims, coefficient_noise, whitening
 from keras_fm.heads.gradient_query import GradientQuery
 from keras_fm.heads.head_losses import HEAD_LOSSES
 from keras_fm.heads.rounds import Rounds
@@ -233,11 +233,14 @@ class PrivateDense(ReleasedLayer):
         constant = self.bias_feature if self.use_bias else 0.0
         return self.feature_l1_bound + constant
 
-    def objective(self, grouped=False, reach=0, public_features=False):
+    def objective(
+        self, grouped=False, reach=0, public_features=False, clip=None
+    ):
         """What is released of the records for this layer.
 
         Args:
             grouped, reach, public_features: see `queries.QuadraticQuery`.
+            clip: of `rounds` that leave it to a rule, what that gives.
 
         Returns:
             A `CrossEntropyQuery` or `SquaredErrorQuery` of `augment`-ed
@@ -251,7 +254,7 @@ class PrivateDense(ReleasedLayer):
                 num_features=self.num_features,
                 num_outputs=self.units,
                 feature_bound=self.objective_bound,
-                clip=self.rounds.clip,
+                clip=self.rounds.clip or clip or self.objective_bound,
                 loss=self.rounds.loss,
                 grouped=grouped,
                 **of_targets,
@@ -325,6 +328,7 @@ class PrivateDense(ReleasedLayer):
                     ("grouped", False),
                     ("reach", 0),
                     ("public_features", False),
+                    ("clip", None),
                 )
             }
         )
@@ -355,28 +359,112 @@ class PrivateDense(ReleasedLayer):
 
     # What a release reads ------------------------------------------------
 
+    @property
+    def _whitens(self):
+        return self.rounds is not None and self.rounds.whitening > 0
+
     def release_names(self):
+        if self._whitens:
+            return [f"{self.name} (second moment)", self.name]
         return [self.name]
 
+    def split_share(self):
+        if self._whitens:
+            return [self.rounds.whitening, 1 - self.rounds.whitening]
+        return [1.0]
+
     def planned_releases(self, reading):
+        unit = reading.privacy_unit
+        public_features = reading.public_features
+        if self.rounds is None:
+            return [
+                self._planned(
+                    reading,
+                    self.objective(**unit, public_features=public_features),
+                )
+            ]
+        reading.check_rounds(f"`rounds` of layer '{self.name}'")
+        if public_features:
+            self.check_labels_alone()
+        samples = reading.samples(self.rounds)
+        if not self._whitens:
+            query = self.objective(**unit)
+            descent = functools.partial(self._descend, {})
+            return [
+                self._planned(
+                    reading,
+                    query,
+                    samples=samples,
+                    carry_out=functools.partial(reading.descend, descent),
+                )
+            ]
+        m, bound = self.num_features, self.objective_bound
+        white = whitening.Whitening(m, bound, **unit)
+
+        def moment():
+            for features, _, *owners in reading.labelled(self):
+                yield features, None, *owners
+
+        def learn(release):
+            white.learn(release, reading.units)
+            reading.releases[name] = release
+
+        def read():
+            for features, *more in reading.labelled(self):
+                yield white.rows(features, self.clip), *more
+
+        def descent(*args):
+            known = whitening.rule(self.rounds.loss, self.units)
+            found = self._descend(
+                {
+                    "steepest": white.curvature * known.curvature,
+                    "weight_noise": white.weight_noise,
+                },
+                *args,
+            )
+            return white.weights(found)
+
+        name, own = self.release_names()
         query = self.objective(
-            **reading.privacy_unit, public_features=reading.public_features
+            **unit,
+            clip=whitening.clip(
+                self.rounds.loss,
+                self.units,
+                m,
+                bound,
+                reading.units,
+                reading.one_release(own),
+            ),
         )
-        more = {}
-        if self.rounds is not None:
-            reading.check_rounds(f"`rounds` of layer '{self.name}'")
-            more["samples"] = reading.samples(self.rounds)
-            more["carry_out"] = functools.partial(reading.descend, self)
         return [
             PlannedRelease(
-                name=self.name,
-                query=query,
+                name=name,
+                query=white.query,
                 clip=self.clip,
-                read=functools.partial(reading.labelled, self),
-                learn=functools.partial(reading.keep, self),
-                **more,
-            )
+                read=moment,
+                learn=learn,
+            ),
+            self._planned(
+                reading,
+                query,
+                samples=samples,
+                read=read,
+                carry_out=functools.partial(reading.descend, descent),
+            ),
         ]
+
+    def _planned(self, reading, query, **more):
+        given = {
+            "read": functools.partial(reading.labelled, self),
+            "learn": functools.partial(reading.keep, self),
+        }
+        return PlannedRelease(
+            name=self.name, query=query, clip=self.clip, **{**given, **more}
+        )
+
+    def _descend(self, known, reads, expected, stddev):
+        start = np.zeros((self.num_features, self.units))
+        return self.rounds.descend(reads, start, expected, stddev, **known)
 
     def check_labels(self, y, n):
         """Refuses labels that no class is for, and numbers out of bounds."""
