@@ -23,7 +23,7 @@ _SHOW = flags.DEFINE_boolean("show", False, "Only print what is there.")
 _DRAWS = flags.DEFINE_integer("draws", 20, "Draws of every table.")
 _TABLES = flags.DEFINE_list("tables", None, "Names; all.")
 
-EPSILONS, DELTA, ROUNDS, TEST = (0.5, 1, 2, 4, 8, 20, 100), 1e-5, 60, 4000
+EPSILONS, DELTA, ROUNDS, TEST = (0.5, 1, 2, 4, 8, 20, 100), 1e-5, 60, 2000
 SEED = 20_000
 
 

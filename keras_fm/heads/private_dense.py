@@ -413,29 +413,27 @@ class PrivateDense(ReleasedLayer):
             for features, *more in reading.labelled(self):
                 yield white.rows(features, self.clip), *more
 
-        def descent(*args):
-            known = whitening.rule(self.rounds.loss, self.units)
-            found = self._descend(
-                {
-                    "steepest": white.curvature * known.curvature,
-                    "weight_noise": white.weight_noise,
-                },
-                *args,
-            )
-            return white.weights(found)
+        known = whitening.rule(
+            self.rounds.loss,
+            self.units,
+            independent=self.loss == "binary_cross_entropy",
+        )
 
         name, own = self.release_names()
-        query = self.objective(
-            **unit,
-            clip=whitening.clip(
-                self.rounds.loss,
-                self.units,
-                m,
-                bound,
-                reading.units,
-                reading.one_release(own),
-            ),
+        threshold = whitening.clip(
+            known,
+            self.units,
+            m,
+            bound,
+            reading.units,
+            reading.one_release(own),
         )
+        query = self.objective(**unit, clip=threshold)
+
+        def descent(*args):
+            found = self._descend(white.facts(known, query.clip), *args)
+            return white.weights(found)
+
         return [
             PlannedRelease(
                 name=name,

@@ -35,59 +35,73 @@ class Rule:
     Attributes:
         curvature: most of one record's loss along its logits.
         residual: longest residual that there may be at the minimum.
-        noise: standard deviation of a logit, from one full release of
-            coefficients that are clipped at the length of a typical row, that
-            `clip` makes of it.
-        per_output: whether the noise of all outputs reaches each logit.
+        noise: standard deviation of a logit, from one full release, that
+            `clip` may give it.
     """
 
     curvature: float
     residual: float
     noise: float
-    per_output: bool = False
 
 
-# By the loss, and whether there is one output. A clip below the residuals
-# turns a probability or a mean into something else, and one above them is
-# noise. Numbers have a smaller one: their residuals are far from the bounds.
-_RULES = {
-    ("cross_entropy", True): Rule(curvature=0.25, residual=1.0, noise=0.1),
-    ("cross_entropy", False): Rule(
-        curvature=0.5, residual=math.sqrt(2), noise=0.1, per_output=True
-    ),
-    ("squared_error", True): Rule(curvature=1.0, residual=2.0, noise=0.005),
-    ("squared_error", False): Rule(
-        curvature=1.0, residual=2.0, noise=0.005, per_output=True
-    ),
-}
+def rule(loss, outputs, independent=False):
+    """A clip below the residuals turns a probability or a mean into something
+    else, and one above them is noise. Numbers have a smaller one: their
+    residuals are far from what they can be.
+
+    Args:
+        loss, outputs: of the layer.
+        independent: whether the outputs are labels of their own.
+
+    Returns:
+        A `Rule`.
+    """
+    if loss == "squared_error":
+        most = 2 * math.sqrt(outputs)
+        return Rule(curvature=1.0, residual=most, noise=0.005)
+    if outputs == 1 or independent:
+        most = math.sqrt(outputs)
+        return Rule(curvature=0.25, residual=most, noise=0.1)
+    return Rule(curvature=0.5, residual=math.sqrt(2), noise=0.1)
+
+
+# Of a typical row that noise makes too short.
+_LEAST_LENGTH = 0.5
+# Of a typical row.
 _LEAST_CLIP = 0.1
 # Of a logit from all rounds together, which bounds the rate where noise does.
 _LOGIT_NOISE = 1.2
 
 
-def rule(loss, outputs, independent=False):
-    return _RULES[loss, outputs == 1 or independent]
-
-
-def clip(loss, outputs, m, bound, units, multiplier):
+def clip(known, outputs, m, bound, units, multiplier):
     """The threshold on a coefficient: as large as the noise of the logits
     allows, between a tenth of a typical row and what residuals can be.
 
     Args:
-        loss, outputs: of the layer.
+        known: a `Rule`.
+        outputs: of the layer.
         m: length of a feature vector.
         bound: C, of the features.
         units: the number of privacy units, public.
         multiplier: standard deviation over the threshold of the noise that
             one release of the whole budget would have.
     """
-    of_loss = rule(loss, outputs)
-    # Of one Newton step.
-    added = 1.25 * m * multiplier / units / of_loss.curvature
-    if of_loss.per_output:
-        added *= math.sqrt(outputs)
-    share = max(of_loss.noise / added, _LEAST_CLIP)
-    return bound * min(share / _ROOM, of_loss.residual)
+    # Of one Newton step, clipped at the length of a typical row.
+    added = 1.25 * m * multiplier * math.sqrt(outputs) / units
+    share = max(known.noise * known.curvature / added, _LEAST_CLIP)
+    return bound * min(share / _ROOM, known.residual)
+
+
+def _length(values, scale, edge):
+    """Of a typical row of which direction j is divided by the root of
+    `scale[j]`. What the noise hides is what the trace, which has little of it,
+    says beyond the directions that stand out."""
+    seen = values > edge
+    found = np.sum(values[seen] / scale[seen])
+    if not np.all(seen):
+        hidden = max(0.0, np.sum(values) - np.sum(values[seen]))
+        found += hidden * np.mean(1 / scale[~seen])
+    return math.sqrt(max(found, _LEAST_LENGTH**2))
 
 
 class Whitening:
@@ -107,7 +121,6 @@ class Whitening:
         # Of whole steps: products are exact, whatever rows stand together.
         self._grid = CoefficientGrid(bound, 1.0)
         self._map = None
-        self.weight_noise = _LOGIT_NOISE * _ROOM / bound
 
     def learn(self, release, units):
         """Takes the map from the release.
@@ -121,9 +134,7 @@ class Whitening:
         edge = release.noise_edge() / units
         floor = max(known.max(initial=0.0) * _LEAST, np.finfo(float).tiny)
         scale = known + _RIDGE * edge + floor
-        # Of a typical row; one direction at least.
-        length = math.sqrt(max(1.0, float(np.sum(known / scale))))
-        factor = self._bound / (_ROOM * length)
+        factor = self._bound / (_ROOM * _length(values, scale, edge))
         self._map = vectors * (factor / np.sqrt(scale))
         self.curvature = _HIDDEN * factor**2
 
@@ -144,6 +155,20 @@ class Whitening:
         inside = self._bound * (1 - 1e-13)
         lengths = summation.lengths(found)
         return found * (inside / np.maximum(lengths, inside))[:, None]
+
+    def facts(self, known, threshold):
+        """What bounds the rate of a descent, see `Rounds.rate`.
+
+        Args:
+            known: the `Rule` of the loss.
+            threshold: the clip. Below the residuals it flattens the loss: a
+                longer step does not swing, and a short one would not arrive.
+        """
+        flat = min(1.0, threshold / (self._bound * known.residual))
+        return {
+            "steepest": self.curvature * known.curvature * math.sqrt(flat),
+            "weight_noise": _LOGIT_NOISE * _ROOM / self._bound,
+        }
 
     def weights(self, whitened):
         """The weights of features, from those of whitened features."""
