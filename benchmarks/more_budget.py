@@ -1,7 +1,7 @@
 """Does more budget ever hurt? Rounds on made-up tables, from 0.5 to 100.
 
     python benchmarks/more_budget.py --out=docs/results   # more_budget.json
-    python benchmarks/more_budget.py --out=docs/results --show   # its tables
+    python benchmarks/more_budget.py --out=docs/results --show   # violations
 
 Every draw has a table of its own and noise of its own, and one table for all
 epsilons, so that differences between epsilons are taken within a draw. A
@@ -139,7 +139,7 @@ def measure(name):
     """All draws of a table: scores by epsilon, of no privacy, and of the base
     rate."""
     make, n, _ = TABLES[name]
-    rows: dict = {str(e): [] for e in (*EPSILONS, "free", "base")}
+    rows: dict = {key: [] for key in (*EPSILONS, "free", "base")}
     for draw in range(_DRAWS.value):
         rng = np.random.default_rng([SEED, draw])
         x, y = make(rng, n + TEST)
@@ -151,8 +151,22 @@ def measure(name):
             seed = 1000 * draw + place
             model = ours(name, epsilon, seed, x[:n], y[:n])
             predict = getattr(model, "predict_proba", model.predict)
-            rows[str(epsilon)].append(scores(name, truth, predict(test)))
-    return rows
+            rows[epsilon].append(scores(name, truth, predict(test)))
+    return list(records(name, rows))
+
+
+def records(name, rows):
+    """A record for each epsilon, the draws in lists."""
+    named = ("score", "log_loss")
+    given: dict = {}
+    for key in ("free", "base"):
+        for field, values in zip(named, zip(*rows[key])):
+            given[f"{key}_{field}"] = [round(float(v), 5) for v in values]
+    for epsilon in EPSILONS:
+        found: dict = {"table": name, "epsilon": epsilon}
+        for field, values in zip(named, zip(*rows[epsilon])):
+            found[field] = [round(float(v), 5) for v in values]
+        yield found | given
 
 
 def worse(before, after, sign):
@@ -162,60 +176,52 @@ def worse(before, after, sign):
     return float(np.mean(lost)) if np.mean(lost) > 2 * error else 0.0
 
 
-def show(results):
-    violations, pairs, gaps = [], 0, []
-    for place, (title, sign) in enumerate(
-        (("accuracy, or R²", 1), ("log-loss", -1))
+def show(found):
+    """Prints what is worse than it was, and how far from no privacy."""
+    violations, comparisons, gaps = [], 0, []
+    by = {(row["table"], row["epsilon"]): row for row in found}
+    for name, (field, sign) in itertools.product(
+        dict.fromkeys(row["table"] for row in found),
+        (("score", 1), ("log_loss", -1)),
     ):
-        print(f"\n**{title}**\n")
-        print("| table |", " | ".join(map(str, EPSILONS)), "| no privacy |")
-        print("|---" * (len(EPSILONS) + 2) + "|")
-        for name, rows in results.items():
-            if len(rows["free"][0]) <= place:
-                continue
-            by = {key: np.array(v)[:, place] for key, v in rows.items()}
-            cells = [
-                f"{v.mean():.3f} ± {2 * v.std(ddof=1) / len(v) ** 0.5:.3f}"
-                for key, v in by.items()
-                if key != "base"
+        last = by[name, EPSILONS[-1]]
+        if field not in last:
+            continue
+        pairs = [
+            (f"{low} to {high}", by[name, low][field], by[name, high][field])
+            for low, high in itertools.combinations(EPSILONS, 2)
+        ]
+        if sign < 0:
+            pairs += [
+                (f"base rate to {e}", last["base_log_loss"], by[name, e][field])
+                for e in EPSILONS
             ]
-            print(f"| {name} |", " | ".join(cells), "|")
-            for low, high in itertools.combinations(map(str, EPSILONS), 2):
-                pairs += 1
-                lost = worse(by[low], by[high], sign)
-                if lost:
-                    violations.append(
-                        f"{name}, {title}: {low} to {high}, {lost:.4f}"
-                    )
-            if sign < 0:
-                for key in map(str, EPSILONS):
-                    pairs += 1
-                    lost = worse(by["base"], by[key], sign)
-                    if lost:
-                        violations.append(
-                            f"{name}, above the base rate at {key}, {lost:.4f}"
-                        )
-            gap = sign * (by["free"].mean() - by[str(EPSILONS[-1])].mean())
-            gaps.append((gap, f"{name}, {title}"))
-    print(f"\nViolations: {len(violations)} of {pairs} comparisons.")
-    print("\n".join(f"* {v}" for v in violations))
-    print(f"Farthest from no privacy at {EPSILONS[-1]}: %.4f (%s)" % max(gaps))
+        for what, before, after in pairs:
+            comparisons += 1
+            lost = worse(before, after, sign)
+            if lost:
+                violations.append(f"{name}, {field}: {what}, by {lost:.5f}")
+        gap = sign * (np.mean(last[f"free_{field}"]) - np.mean(last[field]))
+        gaps.append((gap, f"{name}, {field}"))
+    print(f"{len(violations)} violations in {comparisons} comparisons")
+    print("\n".join(violations))
+    print(f"farthest from no privacy at {EPSILONS[-1]}: %.4f (%s)" % max(gaps))
 
 
 def main(_):
     path = os.path.join(_OUT.value, "more_budget.json")
-    results = {}
+    found = []
     if os.path.exists(path):
         with open(path) as f:
-            results = json.load(f)
+            found = json.load(f)
     for name in _TABLES.value or TABLES:
-        if _SHOW.value or name in results:
+        if _SHOW.value or name in {row["table"] for row in found}:
             continue
-        results[name] = measure(name)
+        found += measure(name)
         os.makedirs(_OUT.value, exist_ok=True)
         with open(path, "w") as f:
-            json.dump(results, f)
-    show(results)
+            json.dump(found, f, indent=1)
+    show(found)
 
 
 if __name__ == "__main__":

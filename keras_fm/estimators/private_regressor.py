@@ -107,6 +107,6 @@ def _numbers(y):
         pass
     # Outside of `except`: NumPy's words show a value of a record.
     raise ValueError(
-        "`y` must hold numbers. At least one is none, or beyond what floats "
-        "hold."
+        "`y` must hold numbers. At least one is not a number, or too large "
+        "for a float."
     )

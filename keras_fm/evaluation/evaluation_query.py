@@ -388,6 +388,6 @@ class Evaluation(Release):
     def _check_asked(self, name):
         if name not in self._query.asked:
             raise ValueError(
-                f"`{name}` was not asked, so nothing of it was read. "
+                f"`{name}` was not evaluated: it must be in `metrics`. "
                 f"Received: metrics={self._query.metrics!r}"
             )

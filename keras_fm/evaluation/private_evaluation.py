@@ -374,9 +374,9 @@ def _unit_facts(ledger, unit, reach):
         return []
     if unit is None or unit not in (ledger.unit, declared_words(ledger.unit)):
         raise ValueError(
-            f"The privacy unit of the ledger is {ledger.unit!r}, and a "
-            "question counts rows. If no unit has more than one row of these "
-            "data, say so: repeat it as `unit=`. Else keep one row of each. "
+            f"The privacy unit of the ledger is {ledger.unit!r}, and an "
+            "evaluation counts rows. If no unit has more than one row of these "
+            "data, repeat it as `unit=`. Else keep one row of each. "
             f"Received: unit={unit!r}"
         )
     return [f"by declaration no unit ({unit}) has more than one row"]
@@ -405,8 +405,8 @@ def _shape(metrics, models, classes, bounds):
     first, *others = (asked.labels for asked in models)
     if len(found) > 1 or any(np.any(first != other) for other in others):
         raise ValueError(
-            "All models must have the same classes in the same order; of a "
-            "model that has none, say them, `classes=[...]`. Received: models "
+            "All models must have the same classes in the same order. Pass "
+            "`classes=[...]` for a model without. Received: models "
             f"of {sorted(found)} classes"
         )
     return {"classes": found.pop()}
@@ -486,8 +486,8 @@ class AskedModel:
             self._check_keras(ledger, public)
         elif public is None:
             raise ValueError(
-                "`public` must say where the model comes from, since what it "
-                "says of private records is a function of all that shaped "
+                "`public` must say where the model comes from, because its "
+                "answers on private records depend on all that trained "
                 "it: other records (`public='trained on ...'`), or releases "
                 "of this ledger (`public='from the releases of this "
                 f"ledger'`). Received: {type(model).__name__}"
@@ -525,9 +525,9 @@ class AskedModel:
         named = "; or say where it is from: `public='trained on ...'`"
         if not parts:
             raise ValueError(
-                f"The model '{model.name}' has no private part, so it cannot "
-                "be seen what its weights were trained on. Say why they are "
-                "no function of these records: `public='trained on ...'`"
+                f"The model '{model.name}' has no private part, so nothing "
+                "shows what its weights were trained on. If not on these "
+                "records, say on which: `public='trained on ...'`"
             )
         for part in parts:
             if not part.is_released:
@@ -538,8 +538,8 @@ class AskedModel:
                 )
             if model_check.ledger_besides(ledger, part.ledger_json) is not None:
                 raise ValueError(
-                    f"'{part.name}' was released under another ledger. Ask "
-                    "under that one, `private.ledger`, if the records are "
+                    f"'{part.name}' was released under another ledger. Pass "
+                    "that one, `private.ledger`, if the records are "
                     f"the same{named}"
                 )
         ours = {id(v) for part in parts for v in part.weights}
@@ -732,7 +732,7 @@ def numbered(values, labels, what):
     if places is None or -1 in places:
         raise ValueError(
             f"{what} must hold labels among {list(index)}. At least one is "
-            "none of them."
+            "not among them."
         )
     return np.array(places, int)
 

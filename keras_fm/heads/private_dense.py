@@ -121,8 +121,8 @@ class PrivateDense(ReleasedLayer):
         )
         if rounds is not None and (quadratic_scale != 1.0 or feature_l1_bound):
             raise ValueError(
-                "`quadratic_scale` and `feature_l1_bound` belong to one read, "
-                "not to `rounds`. Received: "
+                "`quadratic_scale` and `feature_l1_bound` belong to one "
+                "release, not to `rounds`. Received: "
                 f"quadratic_scale={quadratic_scale}, "
                 f"feature_l1_bound={feature_l1_bound}"
             )
@@ -276,10 +276,9 @@ class PrivateDense(ReleasedLayer):
         if self.rounds is None:
             return
         raise ValueError(
-            f"`rounds` of layer '{self.name}' buy nothing under "
-            'neighbours="replace_label": what depends on labels in the '
-            "gradient of the cross-entropy is sum h y^T, whatever the "
-            "weights, and one read has all of it. Leave out `rounds`; or "
+            f"`rounds` of layer '{self.name}' gain nothing under "
+            'neighbours="replace_label": one release has all that the '
+            "gradients use of the labels. Leave out `rounds`, or "
             'write neighbours="replace_one", which protects labels too.'
         )
 

@@ -165,7 +165,7 @@ def test_without_noise_the_metrics_are_those_of_the_records():
     ]
     assert rows[2]["confidence"] == pytest.approx((0.4, 0.6))
     assert rows[2]["accuracy"].value == pytest.approx(right[bin_ == 2].mean())
-    with pytest.raises(ValueError, match="was not asked"):
+    with pytest.raises(ValueError, match="was not evaluated"):
         found.mean("mean_squared_error")
     with pytest.raises(ValueError, match="`of` must be"):
         found.mean("accuracy", of="everybody")

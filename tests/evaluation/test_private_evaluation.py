@@ -281,7 +281,7 @@ def test_numbers_that_a_model_predicts():
 
 def test_another_unit_is_repeated():
     ledger = ledger_of(unit="one patient")
-    with pytest.raises(ValueError, match="a question counts rows"):
+    with pytest.raises(ValueError, match="an evaluation counts rows"):
         ask(linear(), (X, Y), ledger)
     ask(linear(), (X, Y), ledger, unit="one patient", from_logits=True)
     assert "no unit (one patient) has more than one row" in ledger.statement()
