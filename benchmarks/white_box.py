@@ -83,7 +83,12 @@ def reads():
         begin = time.perf_counter()
         found = whole_reads.audit_reads(
             GradientReads,
-            fm.Rounds(reads=count, batch_size=batch, loss="cross_entropy"),
+            fm.Rounds(
+                reads=count,
+                batch_size=batch,
+                loss="cross_entropy",
+                whitening=0,
+            ),
             fm.PrivacyBudget(epsilon, delta),
             neighbours=neighbours,
             noise=NoiseSource(),

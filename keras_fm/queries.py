@@ -1,5 +1,6 @@
 """What is asked of records: statistics of an objective, and sensitivities."""
 
+from keras_fm.core.second_moment import SecondMomentQuery
 from keras_fm.evaluation.choice_query import ChoiceQuery
 from keras_fm.evaluation.evaluation_query import EvaluationQuery
 from keras_fm.heads.cross_entropy import CrossEntropyQuery
@@ -20,7 +21,6 @@ from keras_fm.per_example.norm_histogram import NormHistogramQuery
 from keras_fm.per_example.step_query import LayerCoefficientsQuery
 from keras_fm.preprocessing.column_histogram import ColumnHistogramQuery
 from keras_fm.preprocessing.column_moments import ColumnMomentsQuery
-from keras_fm.preprocessing.second_moment import SecondMomentQuery
 
 __all__ = [
     "CrossEntropyQuery",

@@ -14,7 +14,7 @@ from neighbours import (
     to_ball,
 )
 
-from keras_fm.preprocessing.second_moment import SecondMomentQuery
+from keras_fm.core.second_moment import SecondMomentQuery
 
 
 @dataclasses.dataclass(frozen=True)

@@ -59,6 +59,11 @@ class PrivatePart:
         write a PNG to a file."""
         return {}
 
+    def split_share(self):
+        """How the part on top divides its share over its releases."""
+        count = len(self.release_names())
+        return [1 / count] * count
+
     def check_labels_alone(self):
         """Refuses `neighbours="replace_label"`, under which features are
         public; what has a proof for it lets it pass.

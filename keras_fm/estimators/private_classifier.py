@@ -1,3 +1,4 @@
+import dataclasses
 import os
 from typing import Any
 
@@ -15,14 +16,6 @@ from keras_fm.kernel.ledger.ledger import Ledger
 from keras_fm.kernel.reads import columns
 
 OBSERVED = "observed"
-# Chosen on the tables of docs/results/tables.md: at least as good as the 0.2 of
-# images on all four, for any epsilon but one.
-_TABLES: dict = {
-    "loss": "crammer_singer",
-    "weight_noise": 1.0,
-    # Steps so long swing about the minimum where there is little noise.
-    "averaging": 0.5,
-}
 
 
 class PrivateClassifier(ClassifierMixin, PrivateEstimator):
@@ -77,9 +70,9 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
             budget releases. A rare class is then found; probabilities are
             those of records so weighed.
         rounds: `None` for one read, or how many reads, or a
-            `keras_fm.Rounds`; a number R stands for `Rounds(reads=R,
-            loss="crammer_singer", weight_noise=1.0, averaging=0.5)`, the
-            best of what was tried on tables.
+            `keras_fm.Rounds`; a number R stands for `Rounds(reads=R)`. Here
+            its default loss is `"cross_entropy"`, so that a larger epsilon
+            makes probabilities better.
         fits: int >= 1, see above.
         evaluation: number in [0, 1), the share of the budget that fits leave
             to `private_score`; 0.1 costs little accuracy.
@@ -154,9 +147,10 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
         given = None if self._observes else self._given_classes()
         found, targets = _numbered(y, given)
         units = 1 if len(found) == 2 else len(found)
-        rounds = self.rounds
-        if checks.is_integer(rounds):
-            rounds = Rounds(reads=rounds, **_TABLES)
+        rounds = Rounds.of(self.rounds)
+        if rounds is not None and rounds.loss is None:
+            # The one whose minimum is a probability.
+            rounds = dataclasses.replace(rounds, loss="cross_entropy")
         head = PrivateDense(
             units,
             rounds=rounds,

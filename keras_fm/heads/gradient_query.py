@@ -180,12 +180,6 @@ class GradientQuery(SumQuery):
         return dataclasses.replace(self, loss=loss)
 
     @property
-    def steepest(self):
-        """The largest curvature of one record's squared error, C^2; `None`
-        of losses whose curvature depends on the weights."""
-        return self.feature_bound**2 if self.target_bounds else None
-
-    @property
     def shapes(self):
         return ((self.num_features, self.num_outputs),)
 

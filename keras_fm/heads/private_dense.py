@@ -12,7 +12,12 @@ from keras_fm.core.guarantee import STARTS
 from keras_fm.core.planned_release import PlannedRelease, PublishedNoise
 from keras_fm.core.private_part import ReleasedLayer
 from keras_fm.core.released import check_paid, stored_arrays
-from keras_fm.heads import claims, class_weights, coefficient_noise
+from keras_fm.heads import (
+    claims,
+    class_weights,
+    coefficient_noise,
+    whitening,
+)
 from keras_fm.heads.gradient_query import GradientQuery
 from keras_fm.heads.head_losses import HEAD_LOSSES
 from keras_fm.heads.rounds import Rounds
@@ -245,11 +250,14 @@ class PrivateDense(ReleasedLayer):
         constant = self.bias_feature if self.use_bias else 0.0
         return self.feature_l1_bound + constant
 
-    def objective(self, grouped=False, reach=0, public_features=False):
+    def objective(
+        self, grouped=False, reach=0, public_features=False, clip=None
+    ):
         """What is released of the records for this layer.
 
         Args:
             grouped, reach, public_features: see `queries.QuadraticQuery`.
+            clip: of `rounds` that leave it to a rule, what that gives.
 
         Returns:
             A `CrossEntropyQuery` or `SquaredErrorQuery` of `augment`-ed
@@ -265,7 +273,7 @@ class PrivateDense(ReleasedLayer):
                 num_features=self.num_features,
                 num_outputs=self.units,
                 feature_bound=self.objective_bound,
-                clip=self.rounds.clip,
+                clip=self.rounds.clip or clip or self.objective_bound,
                 loss=self.rounds.loss,
                 grouped=grouped,
                 **of_targets,
@@ -344,6 +352,7 @@ class PrivateDense(ReleasedLayer):
                     ("grouped", False),
                     ("reach", 0),
                     ("public_features", False),
+                    ("clip", None),
                 )
             }
         )
@@ -381,13 +390,20 @@ class PrivateDense(ReleasedLayer):
     def _balanced(self):
         return self.class_weight == class_weights.BALANCED
 
-    def release_names(self):
-        return [class_weights.NAME] * self._balanced + [self.name]
-
     @property
-    def own_shares(self):
-        """Of the layer's budget, in the order of `release_names`."""
+    def _whitens(self):
+        return self.rounds is not None and self.rounds.whitening > 0
+
+    def release_names(self):
+        first = [class_weights.NAME] * self._balanced
+        if self._whitens:
+            first.append(f"{self.name} (second moment)")
+        return [*first, self.name]
+
+    def split_share(self):
         first = [class_weights.SHARE] * self._balanced
+        if self._whitens:
+            first.append(self.rounds.whitening)
         return [*first, 1 - sum(first)]
 
     @property
@@ -399,35 +415,97 @@ class PrivateDense(ReleasedLayer):
         return f"weights of classes: {of}"
 
     def planned_releases(self, reading):
-        query = self.objective(
-            **reading.privacy_unit, public_features=reading.public_features
-        )
-        more = {}
-        if self.rounds is not None:
-            reading.check_rounds(f"`rounds` of layer '{self.name}'")
-            more["samples"] = reading.samples(self.rounds)
-            more["carry_out"] = functools.partial(reading.descend, self)
-        first = []
+        unit = reading.privacy_unit
+        public_features = reading.public_features
+        first, more = [], {}
         if self._balanced:
             found = []
-            first = [reading.counts_of_classes(self.units, found.append)]
+            first.append(reading.counts_of_classes(self.units, found.append))
 
             def prepare(planned):
-                weighed = dataclasses.replace(query, class_weights=found[-1])
+                weighed = dataclasses.replace(
+                    planned.query, class_weights=found[-1]
+                )
                 return dataclasses.replace(planned, query=weighed)
 
             more["prepare"] = prepare
+        if self.rounds is None:
+            query = self.objective(**unit, public_features=public_features)
+            return [*first, self._planned(reading, query, **more)]
+        reading.check_rounds(f"`rounds` of layer '{self.name}'")
+        if public_features:
+            self.check_labels_alone()
+        more["samples"] = reading.samples(self.rounds)
+        if not self._whitens:
+            descent = functools.partial(self._descend, {})
+            more["carry_out"] = functools.partial(reading.descend, descent)
+            query = self.objective(**unit)
+            return [*first, self._planned(reading, query, **more)]
+        m, bound = self.num_features, self.objective_bound
+        white = whitening.Whitening(m, bound, **unit)
+
+        def moment():
+            for features, _, *owners in reading.labelled(self):
+                yield features, None, *owners
+
+        def learn(release):
+            white.learn(release, reading.units)
+            reading.releases[name] = release
+
+        def read():
+            for features, *rest in reading.labelled(self):
+                yield white.rows(features, self.clip), *rest
+
+        known = whitening.rule(
+            self.rounds.loss,
+            self.units,
+            independent=self.loss == "binary_cross_entropy",
+        )
+        name, own = self.release_names()[-2:]
+        threshold = whitening.clip(
+            known,
+            self.units,
+            m,
+            bound,
+            reading.units,
+            reading.one_release(own),
+        )
+        query = self.objective(**unit, clip=threshold)
+
+        def descent(*args):
+            found = self._descend(white.facts(known, query.clip), *args)
+            return white.weights(found)
+
         return [
             *first,
             PlannedRelease(
-                name=self.name,
-                query=query,
+                name=name,
+                query=white.query,
                 clip=self.clip,
-                read=functools.partial(reading.labelled, self),
-                learn=functools.partial(reading.keep, self),
+                read=moment,
+                learn=learn,
+            ),
+            self._planned(
+                reading,
+                query,
+                read=read,
+                carry_out=functools.partial(reading.descend, descent),
                 **more,
             ),
         ]
+
+    def _planned(self, reading, query, **more):
+        given = {
+            "read": functools.partial(reading.labelled, self),
+            "learn": functools.partial(reading.keep, self),
+        }
+        return PlannedRelease(
+            name=self.name, query=query, clip=self.clip, **{**given, **more}
+        )
+
+    def _descend(self, known, reads, expected, stddev):
+        start = np.zeros((self.num_features, self.units))
+        return self.rounds.descend(reads, start, expected, stddev, **known)
 
     def check_labels(self, y, n):
         """Refuses labels that no class is for, and numbers out of bounds."""

@@ -23,6 +23,8 @@ _WEIGHT_NOISE = {
     "crammer_singer": 0.2,
     "squared_error": 0.2,
 }
+# Losses whose minimum is a probability or a mean.
+WHITENED = ("cross_entropy", "squared_error")
 # Of `BY_FIRST_READ`: the square of the mean coefficient's length over the clip
 # above which classes are apart: the first, and the second over m.
 _APART, _APART_OF_ALL = 0.0075, 5.0
@@ -40,18 +42,15 @@ class Rounds:
         learning_rate: float > 0, for the mean coefficient (the noisy sum
             over the expected number of records). `None` is a rule from
             public numbers: the noise of all reads gives every weight a
-            standard deviation of 0.2 (`"crammer_singer"`,
-            `"squared_error"`), 0.5 (`"squared_hinge"`) or 1
-            (`"cross_entropy"`), or `weight_noise`, but no more than the
-            curvature of a squared error allows. It follows the loss that is
-            chosen.
-        weight_noise: `None`, or another such standard deviation > 0. More is
-            a longer way in the same reads: better where features matter
-            little by little, as in tables.
+            standard deviation of 0.2 (`"crammer_singer"`), 0.5
+            (`"squared_hinge"`) or 1 (`"cross_entropy"`). With `whitening` it
+            gives logits one of about 1.2, and a rate is never above what the
+            released curvature allows.
         momentum: float in [0, 1).
         clip: float > 0, L2 threshold on one record's coefficient. `None` is
-            0.1 for classes, and 0.3 for `"squared_error"`, whose residuals
-            it cuts: below most of them numbers are hardly learned.
+            0.1, and with `whitening` a rule from the number of records, of
+            features and of outputs and the budget: large enough to leave
+            probabilities and means what they are, where the noise allows it.
         loss: see `keras_fm.queries.GradientQuery`. `None` is what the
             output layer predicts: `"by_first_read"` for classes,
             `"squared_hinge"` for several labels, `"squared_error"` for
@@ -61,7 +60,13 @@ class Rounds:
             elsewhere (photographs). That costs nothing.
         averaging: float in [0, 1): the weights that are kept are the mean
             of those after the last `averaging * reads` reads (at least the
-            last).
+            last). `None` is a half with `whitening`, else 0.
+        whitening: float in [0, 1), the share of the budget that releases the
+            second moment of the features first; the rounds then descend in
+            the directions that it whitens. `None` is 0.1 of the losses
+            whose minimum is a probability or a mean, `"cross_entropy"` and
+            `"squared_error"`, and 0 of the others, which are for features
+            that are white already.
 
     Raises:
         ValueError: if a field is outside its range.
@@ -78,35 +83,41 @@ class Rounds:
     momentum: float = 0.8
     clip: float | None = None
     loss: str | None = None
-    averaging: float = 0.0
-    weight_noise: float | None = None
+    averaging: float | None = None
+    whitening: float | None = None
 
     def __post_init__(self):
-        if self.learning_rate is not None and self.weight_noise is not None:
-            raise ValueError(
-                "`weight_noise` is for the rule that gives a learning rate: "
-                "leave out one. Received: "
-                f"learning_rate={self.learning_rate}, "
-                f"weight_noise={self.weight_noise}"
-            )
         share = partial(checks.number, at_least=0, below=1)
         checks.fields(
             self,
             reads=checks.count,
             batch_size=partial(checks.optional, checks.count),
             learning_rate=partial(checks.optional, checks.norm_bound),
-            weight_noise=partial(checks.optional, checks.norm_bound),
             clip=partial(checks.optional, checks.norm_bound),
             momentum=share,
-            averaging=share,
+            averaging=partial(checks.optional, share),
+            whitening=partial(checks.optional, share),
             loss=partial(
                 checks.optional, partial(checks.one_of, choices=LOSSES)
             ),
         )
         # Without a loss yet: once the output layer gives one.
-        if self.clip is None and self.loss is not None:
-            clip = 0.3 if self.loss == "squared_error" else 0.1
-            object.__setattr__(self, "clip", clip)
+        if self.loss is None:
+            return
+        whitening = 0.1 if self.loss in WHITENED else 0.0
+        if self.whitening is None:
+            object.__setattr__(self, "whitening", whitening)
+        elif self.whitening and not whitening:
+            raise ValueError(
+                "`whitening` needs a loss whose curvature is known, one of "
+                f"{', '.join(map(repr, WHITENED))}. Received: "
+                f"whitening={self.whitening}, loss={self.loss!r}"
+            )
+        if self.averaging is None:
+            averaging = 0.5 if self.whitening else 0.0
+            object.__setattr__(self, "averaging", averaging)
+        if self.clip is None and not self.whitening:
+            object.__setattr__(self, "clip", 0.1)
 
     @classmethod
     def of(cls, value):
@@ -139,7 +150,7 @@ class Rounds:
     def config(self):
         return dataclasses.asdict(self)
 
-    def rate(self, stddev, expected, steepest=None):
+    def rate(self, stddev, expected, steepest=None, weight_noise=None):
         """The learning rate: `learning_rate`, or the rule for `None`.
 
         Every read's noise moves a weight by `rate / (1 - momentum)` times
@@ -152,17 +163,19 @@ class Rounds:
             steepest: the largest curvature of one record's loss where that
                 is the same at all weights: a rate is at most one over it, or
                 the descent would swing about the minimum.
+            weight_noise: `None`, or the standard deviation that noise may
+                give a weight, where the features tell it.
         """
         if self.learning_rate is not None:
             return self.learning_rate
         added = math.sqrt(self.reads) * stddev / (1 - self.momentum)
-        wanted = self.weight_noise
+        wanted = weight_noise
         if wanted is None:
             wanted = _WEIGHT_NOISE[self.loss or "crammer_singer"]
         rate = wanted * expected / added
         return rate if steepest is None else min(rate, 1 / steepest)
 
-    def descend(self, read, start, expected, stddev=None, steepest=None):
+    def descend(self, read, start, expected, stddev=None, **known):
         """Gradient descent with momentum on noisy coefficients.
 
         Args:
@@ -174,19 +187,19 @@ class Rounds:
                 records of a read.
             stddev: standard deviation of the noise on a sum, needed with
                 `learning_rate=None`, see `rate`.
-            steepest: see `rate`; of a `GradientQuery` its `steepest`.
+            **known: `steepest` and `weight_noise`, see `rate`.
 
         Returns:
             `(m, M)` weights: post-processing of the reads alone.
         """
         weights = np.array(start, dtype=np.float64)
         velocity = np.zeros_like(weights)
-        rate = self.rate(stddev, expected, steepest)
+        rate = self.rate(stddev, expected, **known)
         choose = getattr(read, "choose", None)
         if self.loss != BY_FIRST_READ or stddev is None:
             choose = None
         # 0.07 * 100 is a little more than 7 for a computer.
-        kept = max(1, math.ceil(self.averaging * self.reads - 1e-9))
+        kept = max(1, math.ceil((self.averaging or 0) * self.reads - 1e-9))
         mean = np.zeros_like(weights)
         for step in range(self.reads):
             noisy = read(weights)
@@ -194,7 +207,7 @@ class Rounds:
                 loss = self._chosen(noisy, expected, stddev)
                 choose(loss)
                 chosen = dataclasses.replace(self, loss=loss)
-                rate = chosen.rate(stddev, expected, steepest)
+                rate = chosen.rate(stddev, expected, **known)
             velocity = self.momentum * velocity + noisy / expected
             weights = weights - rate * velocity
             if step >= self.reads - kept:

@@ -6,10 +6,10 @@ import numpy as np
 from keras import ops
 
 from keras_fm.core.planned_release import PlannedRelease
+from keras_fm.core.second_moment import SecondMomentQuery
 from keras_fm.kernel import checks
 from keras_fm.kernel.reads import columns
 from keras_fm.preprocessing.proven_map import ProvenMap
-from keras_fm.preprocessing.second_moment import SecondMomentQuery
 
 
 @keras.saving.register_keras_serializable(package="keras_fm")

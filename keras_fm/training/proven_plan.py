@@ -383,9 +383,14 @@ class ProvenPlan:
                 found = np.concatenate([function(above, one) for one in alone])
             yield found, rows, *owners
 
-    def descend(self, part, planned, *, entry, **arguments):
-        """The reads of an output layer with `rounds`, a `Release`."""
-        query, rounds = planned.query, part.rounds
+    def descend(self, descent, planned, *, entry, **arguments):
+        """The reads of an output layer with `rounds`, a `Release`.
+
+        Args:
+            descent: function from the reads, the expected number of records
+                of one and the noise's standard deviation to weights.
+        """
+        query = planned.query
         mechanism = arguments["mechanism"]
         reads = GradientReads(
             query,
@@ -397,12 +402,10 @@ class ProvenPlan:
         )
         if self._kept:
             self._kept.forget()
-        weights = rounds.descend(
+        weights = descent(
             reads,
-            np.zeros(query.shapes[0]),
             planned.samples.expected_batch_size,
             math.sqrt(mechanism.coordinate_variance(query.size)),
-            query.steepest,
         )
         return reads.finish(weights)
 
@@ -494,13 +497,20 @@ class ProvenPlan:
         if sum(shares) > most:
             shares = [share * most / sum(shares) for share in shares]
         (top,) = self._whole_top
-        left, count = 1 - sum(shares), len(top.release_names())
-        own = getattr(top, "own_shares", [1 / count] * count)
-        return [*shares, *(left * share for share in own)]
+        left = 1 - sum(shares)
+        return [*shares, *(left * share for share in top.split_share())]
 
     def share(self, name):
         """The share of the budget of a release."""
         return self.shares[name]
+
+    def one_release(self, name):
+        """Standard deviation of the noise, over what one record may add, if
+        the share of a release were spent on one Gaussian."""
+        multiplier = calibration.gaussian_share(
+            self.ledger.budget, self.shares[name]
+        )
+        return multiplier * (2 if self.ledger.neighbours.replaces else 1)
 
     @property
     def times(self):

@@ -9,6 +9,7 @@ from sklearn.base import clone
 
 from keras_fm.estimators import PrivateClassifier, PrivateRegressor
 from keras_fm.estimators.table_columns import TableColumns
+from keras_fm.heads.rounds import Rounds
 
 N = 400
 RNG = np.random.default_rng(0)
@@ -127,8 +128,11 @@ def test_a_pure_fit_says_that_records_are_sparse():
 def test_columns_are_learned_and_cost_nothing():
     model = made(30.0, rounds=20, fits=2).fit(X, Y)
     assert model.score(X, Y) > 0.85
-    # A rate for tables; other rounds are what they say.
-    assert model.model_.layers[-1].rounds.weight_noise == 1.0
+    # Rounds of probabilities; other rounds are what they say.
+    assert model.model_.layers[-1].rounds.whitening == 0.1
+    margin = Rounds(reads=2, loss="crammer_singer")
+    (*_, head) = made(30.0, rounds=margin).fit(X, Y).model_.layers
+    assert head.rounds == margin
     assert clone(model).fit(X, Y).get_params()["columns"] == COLUMNS
     # Another company changes no record's prediction.
     np.testing.assert_array_equal(

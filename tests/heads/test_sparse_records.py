@@ -18,6 +18,7 @@ from neighbours import (
     to_ball,
 )
 
+from keras_fm.core.second_moment import SecondMomentQuery
 from keras_fm.heads.cross_entropy import CrossEntropyQuery
 from keras_fm.heads.squared_error import SquaredErrorQuery
 from keras_fm.kernel.budget import PrivacyBudget
@@ -25,7 +26,6 @@ from keras_fm.kernel.ledger.ledger import Ledger
 from keras_fm.kernel.mechanisms import NoiseSource
 from keras_fm.kernel.release import calibrate, release
 from keras_fm.papers.dpa.reconstruction import ReconstructionQuery
-from keras_fm.preprocessing.second_moment import SecondMomentQuery
 
 pytestmark = pytest.mark.full
 

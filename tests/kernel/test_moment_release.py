@@ -11,8 +11,8 @@ import pytest
 from scipy import stats
 
 from keras_fm import queries
+from keras_fm.core.second_moment import SecondMomentRelease
 from keras_fm.kernel.mechanisms import GaussianMechanism, NoiseSource
-from keras_fm.preprocessing.second_moment import SecondMomentRelease
 
 DELTA = 1e-5
 CONSTANT = 0.4

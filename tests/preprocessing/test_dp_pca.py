@@ -16,9 +16,9 @@ from layer_checks import (
     check_saved,
 )
 
+from keras_fm.core.second_moment import SecondMomentRelease
 from keras_fm.kernel.mechanisms import GaussianMechanism, NoiseSource
 from keras_fm.preprocessing.dp_pca import DPPCA
-from keras_fm.preprocessing.second_moment import SecondMomentRelease
 from keras_fm.queries import SecondMomentQuery
 
 pytestmark = pytest.mark.full

@@ -12,8 +12,8 @@ from pretrained_rooms import compiled
 
 import keras_fm as fm
 from keras_fm.callbacks import PrivateModel
+from keras_fm.core.second_moment import SecondMomentRelease
 from keras_fm.heads.gradient_query import WeightsRelease
-from keras_fm.preprocessing.second_moment import SecondMomentRelease
 
 EPSILON, DELTA, N, D = 3.0, 1e-5, 300, 6
 FULL = fm.Rounds(reads=8, learning_rate=4.0, loss="squared_hinge")

@@ -47,7 +47,7 @@ def audit_reads(
     Args:
         open_reads: the `GradientReads` that are audited
             (`keras_fm.kernel.reads.gradient_reads`).
-        rounds: a `Rounds` of a loss of one output, such as
+        rounds: a `Rounds` without whitening, of a loss of one output, such as
             `loss="cross_entropy"`. `batch_size` is out of `lanes` records.
         budget: the `PrivacyBudget` that they spend, with delta > 0.
         neighbours: `"add_remove"`, or `"replace_one"` with full batches.
@@ -92,7 +92,6 @@ def audit_reads(
             np.zeros((lanes, 1)),
             rate * lanes,
             mechanism.stddev,
-            objective.steepest,
         )
         ratios.append(game.scores[attack])
         coins.append(game.coins)

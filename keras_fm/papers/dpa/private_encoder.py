@@ -6,6 +6,7 @@ import numpy as np
 from keras import ops
 
 from keras_fm.core.planned_release import PlannedRelease
+from keras_fm.core.second_moment import SecondMomentQuery
 from keras_fm.heads import coefficient_noise
 from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import checks
@@ -13,7 +14,6 @@ from keras_fm.kernel.reads import columns
 from keras_fm.papers.dpa import claims
 from keras_fm.papers.dpa.reconstruction import FORMS, ReconstructionQuery
 from keras_fm.preprocessing.pretrained_layer import PretrainedLayer
-from keras_fm.preprocessing.second_moment import SecondMomentQuery
 
 SOURCES = ("moments", "random")
 # Standard deviation of a unit's logit: nearly linear where every principal

@@ -87,10 +87,11 @@ def _told(**change):
     return fault
 
 
-FULL = Rounds(reads=10, loss="cross_entropy")
-SAMPLED = Rounds(reads=10, loss="cross_entropy", batch_size=LANES // 2)
+_PLAIN: dict = {"loss": "cross_entropy", "whitening": 0}
+FULL = Rounds(reads=10, **_PLAIN)
+SAMPLED = Rounds(reads=10, batch_size=LANES // 2, **_PLAIN)
 # Gradients below the clip, which change from read to read.
-LOOSE = Rounds(reads=4, loss="cross_entropy", clip=1.0)
+LOOSE = Rounds(reads=4, clip=1.0, **_PLAIN)
 # Name: the fault, the reads, the attack.
 FAULTS = {
     "noise halved": (halved_noise, FULL, "likelihood"),
