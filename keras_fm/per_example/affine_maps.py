@@ -273,13 +273,11 @@ class ConvolutionMap(CoefficientMap):
         if self._is_product:
             shape = (self.fan_in, self.filters)
             return ops.matmul(images, ops.reshape(kernel, shape))
-        return convolved(
-            ops.conv,
-            images,
-            ops.reshape(kernel, self._kernel_shape),
-            strides=self.strides,
-            padding=self.padding,
-        )
+        kernel = ops.reshape(kernel, self._kernel_shape)
+        if keras.backend.backend() == "jax":
+            return self._windows.correlation(kernel)(images)
+        given = {"strides": self.strides, "padding": self.padding}
+        return convolved(ops.conv, images, kernel, **given)
 
     def forward(self, inputs, weights):
         outputs = self._convolved(self._image(inputs), weights[0])
