@@ -28,7 +28,7 @@ from keras_fm.per_example.clipping import scales
 HELD = 2**25
 # Where the shape of a piece is fixed it has at least so many records, and of a
 # large batch so large a part, for pieces of padding alone are skipped.
-_FEWEST, _PART = 32, 8
+_FEWEST, _PART = 16, 8
 KEY_DTYPE = sum_noise.DTYPE
 # Layers that draw for every record of a batch by itself.
 _DRAWING = tuple(
