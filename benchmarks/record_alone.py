@@ -7,10 +7,11 @@
 In an environment with Opacus the last command measures it, too, on the same
 networks written in PyTorch, over plain steps of these; with jax-privacy the
 second one measures that on the same Keras network. Every row is a process of
-its own. Steps are whole: what `fit` does of a sample that was drawn, padded
-rows included, noise and optimizer. Seconds are of all processors (one thread
-is asked for), medians of steps taken in turn with plain ones; compiling is
-given apart. Memory: what the process needed at most beyond plain steps.
+its own. Steps are whole, as those of `fit`: the sample is drawn, padded and
+taken to the device; noise and optimizer are included. Seconds are of all
+processors (one thread is asked for), medians of steps taken in turn with plain
+ones; compiling is given apart. Memory: what the process needed at most beyond
+plain steps.
 """
 
 import importlib.util
@@ -90,7 +91,7 @@ def measure(method, name):
     """One row, in this process."""
 
     build, batch = _NETWORKS[name]
-    start = opacus_steps if method.startswith("Opacus") else keras_steps
+    start = _OTHERS.get(method.partition(";")[0], keras_steps)
     plain_step, begun = start(method, name, build, batch)
     clock = Clock()
     for _ in range(3):
@@ -140,6 +141,14 @@ def opacus_steps(method, name, build, batch):
     return opacus.steps(method, name, batch)
 
 
+def tensorflow_privacy_steps(method, name, build, batch):
+    """The same of tensorflow-privacy."""
+    del build
+    import tensorflow_privacy_steps as privacy
+
+    return privacy.steps(method, name, batch, records)
+
+
 def private_steps(network, loss, x, y, batch):
     """Steps of `make_private`: the train function on samples of its fit."""
     import keras
@@ -175,12 +184,9 @@ def private_steps(network, loss, x, y, batch):
     except Stop:
         pass
     fit = private._fit = taken["fit"]
-    samples = [fit.samples[i % 8] for i in range(16)]
-    turn = iter(range(10**9))
 
     def step():
-        sample = samples[next(turn) % len(samples)]
-        keras.Model.train_on_batch(private, *sample)
+        keras.Model.train_on_batch(private, *fit.samples[0])
 
     return step, f"{fit.map.way}, {len(fit.map.ghosts)} ghost layers"
 
@@ -228,14 +234,24 @@ def jax_privacy_steps(network, loss, x, y, batch):
 
 
 _STEPS = {"keras_fm": private_steps, "jax-privacy": jax_privacy_steps}
+_OTHERS = {
+    "Opacus": opacus_steps,
+    "tensorflow-privacy": tensorflow_privacy_steps,
+}
 _PACKAGES = {
     "keras_fm": "keras_fm",
     "jax-privacy": "jax_privacy",
+    "tensorflow-privacy": "tensorflow_privacy",
+    "tensorflow-privacy; ghost clipping": "tensorflow_privacy",
     "Opacus": "opacus",
     "Opacus; ghost clipping": "opacus",
 }
 _OF_BACKEND = {
-    "tensorflow": ["keras_fm"],
+    "tensorflow": [
+        "keras_fm",
+        "tensorflow-privacy",
+        "tensorflow-privacy; ghost clipping",
+    ],
     "jax": ["keras_fm", "jax-privacy"],
     "torch": ["keras_fm", "Opacus", "Opacus; ghost clipping"],
 }

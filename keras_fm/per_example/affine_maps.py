@@ -43,29 +43,31 @@ _ROUNDING = 1e-6
 _UNIT = 1.1 * 2**-24
 
 
-def chosen(values, kept):
-    """Values of records, and zeros for those that are not kept; `None` keeps
-    all."""
-    if kept is None:
-        return values
-    # A product with 0 would keep what is no number.
-    shape = (-1,) + (1,) * (len(values.shape) - 1)
-    nothing = ops.zeros((), values.dtype)
-    return ops.where(ops.reshape(kept, shape), values, nothing)
+def without(tree, kept):
+    """Values of records, zeros for those that are not kept: a product with 0
+    would keep what is no number. Mostly all are, and nothing is copied."""
+    flat = keras.tree.flatten(tree)
+
+    def chosen(values):
+        rows = ops.reshape(kept, (-1,) + (1,) * (len(values.shape) - 1))
+        return ops.where(rows, values, ops.zeros((), values.dtype))
+
+    found = ops.cond(
+        ops.all(kept), lambda: flat, lambda: [chosen(v) for v in flat]
+    )
+    return keras.tree.pack_sequence_as(tree, found)
 
 
-def scaled(values, scale, kept):
-    """Values of records times a number of each, likewise."""
-    shape = (-1,) + (1,) * (len(values.shape) - 1)
-    return chosen(values, kept) * ops.reshape(chosen(scale, kept), shape)
+def scaled(values, scale):
+    """Values of records times a number of each."""
+    return values * ops.reshape(scale, (-1,) + (1,) * (len(values.shape) - 1))
 
 
-def total(values, scale, kept):
+def total(values, scale):
     """The sum over records of such products."""
     shape = values.shape[1:]
-    values = ops.reshape(chosen(values, kept), (-1, math.prod(shape)))
-    scale = ops.expand_dims(chosen(scale, kept), 0)
-    return ops.reshape(ops.matmul(scale, values), shape)
+    values = ops.reshape(values, (-1, math.prod(shape)))
+    return ops.reshape(ops.matmul(ops.expand_dims(scale, 0), values), shape)
 
 
 def squared_length(values):
@@ -126,9 +128,9 @@ class CoefficientMap:
         takes."""
         raise NotImplementedError
 
-    def sums_of(self, found, scale, kept):
-        """Coefficients times `scale`, summed over the records that are
-        `kept`, in the shapes of the weights."""
+    def sums_of(self, found, scale):
+        """Coefficients times `scale`, summed over records, in the shapes of
+        the weights."""
         raise NotImplementedError
 
     # Numbers of a record that are held between the two.
@@ -137,10 +139,6 @@ class CoefficientMap:
     def squared_norm(self, inputs, delta):
         """`(n,)` squared Frobenius norms of the coefficients."""
         return self.measured(inputs, delta)[0]
-
-    def sums(self, inputs, delta, scale, kept):
-        """See `sums_of`."""
-        return self.sums_of(self.measured(inputs, delta)[1], scale, kept)
 
 
 class DenseMap(CoefficientMap):
@@ -175,9 +173,8 @@ class DenseMap(CoefficientMap):
         constant = 1.0 if self.layer.use_bias else 0.0
         return squared_length(inputs) + (constant + UNDERFLOW)
 
-    def sums_of(self, found, scale, kept):
-        inputs, delta = (chosen(v, kept) for v in found)
-        scale = ops.expand_dims(chosen(scale, kept), 1)
+    def sums_of(self, found, scale):
+        (inputs, delta), scale = found, ops.expand_dims(scale, 1)
         # The narrower one is scaled, and comes first in the product.
         if self.input_shape[0] < self.layer.units:
             kernel = ops.matmul(ops.transpose(inputs * scale), delta)
@@ -273,13 +270,11 @@ class ConvolutionMap(CoefficientMap):
         if self._is_product:
             shape = (self.fan_in, self.filters)
             return ops.matmul(images, ops.reshape(kernel, shape))
-        return convolved(
-            ops.conv,
-            images,
-            ops.reshape(kernel, self._kernel_shape),
-            strides=self.strides,
-            padding=self.padding,
-        )
+        kernel = ops.reshape(kernel, self._kernel_shape)
+        if keras.backend.backend() == "jax":
+            return self._windows.correlation(kernel)(images)
+        given = {"strides": self.strides, "padding": self.padding}
+        return convolved(ops.conv, images, kernel, **given)
 
     def forward(self, inputs, weights):
         outputs = self._convolved(self._image(inputs), weights[0])
@@ -368,23 +363,19 @@ class ConvolutionMap(CoefficientMap):
         returned = ops.transpose(delta, (0, 2, 1))
         return [ops.matmul(returned, v) for v in self._columns(inputs)]
 
-    def coefficients(self, found, scale, kept):
+    def coefficients(self, found, scale):
         """As `sums_of`: `(fan_in, filters)`, and `(filters,)` with a bias."""
         if self._is_formed:
             blocks, biases = found
-            rows = [
-                ops.transpose(total(block, scale, kept)) for block in blocks
-            ]
-            biases = [total(bias, scale, kept) for bias in biases]
+            rows = [ops.transpose(total(block, scale)) for block in blocks]
+            biases = [total(bias, scale) for bias in biases]
         else:
             inputs, delta = found
-            rows, biases = self._sums_at_once(
-                chosen(inputs, kept), scaled(delta, scale, kept)
-            )
+            rows, biases = self._sums_at_once(inputs, scaled(delta, scale))
         return [ops.concatenate(rows), *biases]
 
-    def sums_of(self, found, scale, kept):
-        found = self.coefficients(found, scale, kept)
+    def sums_of(self, found, scale):
+        found = self.coefficients(found, scale)
         shapes = [w.shape for w in weights_of(self.layer, self.names)]
         return [ops.reshape(*pair) for pair in zip(found, shapes)]
 
@@ -392,12 +383,9 @@ class ConvolutionMap(CoefficientMap):
         """From what positions read: XLA takes long for the derivative of a
         convolution by its kernel."""
         delta = ops.reshape(delta, (-1, self.filters))
-        rows = [
-            ops.matmul(
-                ops.transpose(ops.reshape(part, (-1, part.shape[-1]))), delta
-            )
-            for part in self._columns(inputs)
-        ]
+        parts = self._columns(inputs)
+        flat = (ops.reshape(v, (-1, v.shape[-1])) for v in parts)
+        rows = [ops.matmul(ops.transpose(v), delta) for v in flat]
         return rows, [ops.sum(delta, axis=0)][: self.use_bias]
 
     def input_bound(self, norm):

@@ -10,7 +10,7 @@ STABILITY = 0.01
 
 def scales(clip, squared, factors):
     """What gradients are multiplied by, so that each leaves with a norm of at
-    most 1, and which records are kept at all.
+    most 1, and which of the norms are numbers.
 
     Args:
         clip: a float, the largest norm of a gradient; `None`: every gradient
@@ -22,9 +22,8 @@ def scales(clip, squared, factors):
         `(n,)` numbers, and `(n,)` bools.
     """
     norms = ops.sqrt(squared)
-    kept = ops.logical_and(factors > 0, ops.isfinite(norms))
     if clip is None:
         scale = _MARGIN / (norms + STABILITY)
     else:
         scale = _MARGIN / ops.maximum(norms, clip)
-    return scale * factors, kept
+    return scale * factors, ops.isfinite(norms)

@@ -59,12 +59,11 @@ class EmbeddingMap(CoefficientMap):
         more = without_cancelling(self._places, returned)
         return total + more, given
 
-    def sums_of(self, found, scale, kept):
+    def sums_of(self, found, scale):
         inputs, delta = found
-        delta = scaled(delta, scale, kept)
         return [
             ops.segment_sum(
-                ops.reshape(delta, (-1, self.layer.output_dim)),
+                ops.reshape(scaled(delta, scale), (-1, self.layer.output_dim)),
                 ops.reshape(self._tokens(inputs), (-1,)),
                 num_segments=self.layer.input_dim,
             )

@@ -16,7 +16,6 @@ from keras_fm.per_example import direct_ops as ops
 from keras_fm.per_example.affine_maps import (
     UNDERFLOW,
     CoefficientMap,
-    chosen,
     convolved,
     refuse_option,
     scaled,
@@ -204,19 +203,16 @@ class FormedConvolution(CoefficientMap):
             )
         )
 
-    def sums_of(self, found, scale, kept):
+    def sums_of(self, found, scale):
         inputs, delta = found
         kernel = getattr(self.layer, self.names[0])
         if self._by_channel:
-            found = [
-                total(block, scale, kept)
-                for block in self._blocks(inputs, delta)
-            ]
+            found = [total(v, scale) for v in self._blocks(inputs, delta)]
             found = [ops.reshape(ops.stack(found), kernel.shape)]
             if self._has_bias:
-                found.append(total(self._over_outputs(delta), scale, kept))
+                found.append(total(self._over_outputs(delta), scale))
             return found
-        inputs, delta = chosen(inputs, kept), scaled(delta, scale, kept)
+        delta = scaled(delta, scale)
         _, back = pull_back(
             lambda kernel: (self._linear(inputs, kernel), None),
             ops.zeros(kernel.shape, inputs.dtype),

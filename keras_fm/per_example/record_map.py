@@ -18,9 +18,9 @@ from keras_fm.core import record_alone
 from keras_fm.per_example import ghost_layers, recurrent_map, sum_noise
 from keras_fm.per_example.affine_maps import (
     DenseMap,
-    chosen,
     squared_length,
     total,
+    without,
 )
 from keras_fm.per_example.clipping import scales
 
@@ -28,7 +28,7 @@ from keras_fm.per_example.clipping import scales
 HELD = 2**25
 # Where the shape of a piece is fixed it has at least so many records, and of a
 # large batch so large a part, for pieces of padding alone are skipped.
-_FEWEST, _PART = 32, 8
+_FEWEST, _PART = 16, 8
 KEY_DTYPE = sum_noise.DTYPE
 # Layers that draw for every record of a batch by itself.
 _DRAWING = tuple(
@@ -235,17 +235,12 @@ class RecordMap:
     def _piece(self, direct, rest, x, y, keys, factors):
         """Sums of the contributions of some records."""
         (by, ghosts), squared = self._measured(direct, rest, x, y, keys)
-        scale, kept = scales(self.clip, squared, factors)
-        if self.cuts:
-            by, ghosts, scale = _without((by, ghosts, scale), kept)
-            kept = None
-        found = {}
-        for variable, value in zip(self.direct, by):
-            found[id(variable)] = total(value, scale, kept)
+        scale, finite = scales(self.clip, squared, factors)
+        by, ghosts, scale = without((by, ghosts, scale), finite)
+        found = {id(v): total(g, scale) for v, g in zip(self.direct, by)}
         for ghost, measures in zip(self.ghosts, ghosts):
-            sums = ghost.map.sums_of(measures, scale, kept)
-            for variable, value in zip(ghost.variables, sums):
-                found[id(variable)] = value
+            sums = ghost.map.sums_of(measures, scale)
+            found.update(zip(map(id, ghost.variables), sums))
         return [found[id(v)] for v in self.learned]
 
     def sums(self, x, y, keys, factors):
@@ -295,16 +290,6 @@ class RecordMap:
             [[_constant(v) for v in g.variables] for g in self.ghosts],
             [(v, _constant(v)) for v in self._trainer.metrics_variables],
         )
-
-
-def _without(tree, kept):
-    """Values of records, zeros for those that are not kept. Mostly all are,
-    and nothing is copied."""
-    flat = keras.tree.flatten(tree)
-    found = ops.cond(
-        ops.all(kept), lambda: flat, lambda: [chosen(v, kept) for v in flat]
-    )
-    return keras.tree.pack_sequence_as(tree, found)
 
 
 def _call(ghost, weights, probe, reads, at):

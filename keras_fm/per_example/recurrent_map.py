@@ -130,9 +130,9 @@ class RecurrentMap(CoefficientMap):
         found = [part.measured(*one) for part, one in zip(self._parts, given)]
         return sum(squared for squared, _ in found), [v for _, v in found]
 
-    def sums_of(self, found, scale, kept):
+    def sums_of(self, found, scale):
         (kernel, *bias), (recurrent, *more) = (
-            part.coefficients(one, scale, kept)
+            part.coefficients(one, scale)
             for part, one in zip(self._parts, found)
         )
         sums = [kernel, recurrent]

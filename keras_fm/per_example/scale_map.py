@@ -17,8 +17,8 @@ from keras_fm.per_example import direct_ops as ops
 from keras_fm.per_example.affine_maps import (
     UNDERFLOW,
     CoefficientMap,
-    chosen,
     squared_length,
+    total,
     without_cancelling,
 )
 
@@ -68,22 +68,17 @@ class ScaleMap(CoefficientMap):
 
     def measured(self, inputs, delta):
         found = self._coefficients(inputs, delta)
-        total = sum(squared_length(part) for part in found)
+        squared = sum(squared_length(part) for part in found)
         read, returned = (
             squared_length(v) + UNDERFLOW for v in (self.factor(inputs), delta)
         )
         read = read + math.prod(self.input_shape) // math.prod(self._shape)
         # Both are lengths of records already.
-        return total + without_cancelling(read, returned), found
+        return squared + without_cancelling(read, returned), found
 
-    def sums_of(self, found, scale, kept):
-        scale = ops.expand_dims(chosen(scale, kept), 0)
-        return [
-            ops.reshape(
-                ops.matmul(scale, chosen(part, kept)), self._weight_shape
-            )
-            for part in found
-        ]
+    def sums_of(self, found, scale):
+        shape = self._weight_shape
+        return [ops.reshape(total(part, scale), shape) for part in found]
 
     def _coefficients(self, inputs, delta):
         found = []

@@ -55,24 +55,27 @@ def _normal(size, keys, dtype):
         import jax
 
         return jax.random.normal(jax_key(keys[0, 0]), (size,), dtype)
+    half = -(-size // 2)
     if backend == "tensorflow":
         import tensorflow as tf
 
-        # By Box and Muller, as TensorFlow's own normal numbers, which take
-        # twice as long. The generator that it would choose by itself is slow
-        # in XLA on a processor.
+        # The generator that it would choose by itself is slow in XLA on a
+        # processor.
         flat = tf.random.stateless_uniform(
-            (2, -(-size // 2)), keys[0, 0], dtype=dtype, alg="philox"
+            (2, half), keys[0, 0], dtype=dtype, alg="philox"
         )
-        radius, angle = ops.sqrt(-2 * ops.log(1 - flat[0])), 2 * np.pi * flat[1]
-        found = [radius * ops.cos(angle), radius * ops.sin(angle)]
-        return ops.concatenate(found)[:size]
-    # PyTorch's generator reduces a seed to 32 bits, which can be searched
-    # through: NumPy's takes the words of several rows.
-    words = ops.convert_to_numpy(keys)[:4, 0].ravel().tolist()
-    seed = np.random.SeedSequence(words)
-    rng = np.random.Generator(np.random.Philox(seed))
-    return ops.convert_to_tensor(rng.standard_normal(size, dtype))
+    else:
+        # PyTorch's generator reduces a seed to 32 bits, which can be searched
+        # through: NumPy's takes the words of several rows.
+        words = ops.convert_to_numpy(keys)[:4, 0].ravel().tolist()
+        seed = np.random.SeedSequence(words)
+        rng = np.random.Generator(np.random.Philox(seed))
+        flat = ops.convert_to_tensor(rng.random((2, half), dtype))
+    # By Box and Muller, as TensorFlow's own normal numbers, which take twice as
+    # long as this, and so do NumPy's.
+    radius, angle = ops.sqrt(-2 * ops.log(1 - flat[0])), 2 * np.pi * flat[1]
+    found = [radius * ops.cos(angle), radius * ops.sin(angle)]
+    return ops.concatenate(found)[:size]
 
 
 def jax_key(words):

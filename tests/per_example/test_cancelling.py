@@ -25,7 +25,7 @@ def cancelling(map_of, u, delta, formed):
     assert np.all(np.sqrt(array(found)) > length * (1 - 1e-5))
     for k in range(len(u)):
         one = [ops.array(v[k : k + 1]) for v in (u, delta)]
-        made = map_of.sums(*one, ops.ones(1), ops.ones(1, "bool"))
+        made = map_of.sums_of(map_of.measured(*one)[1], ops.ones(1))
         alone = np.concatenate([array(v).ravel() for v in made])
         alone = np.linalg.norm(alone.astype("float64"))
         assert alone < np.sqrt(array(found)[k]) * (1 + 1e-4)
@@ -100,7 +100,6 @@ def test_positions_that_cancel_hide_no_length(filters):
         # What is summed of a record alone is no longer either.
         for k in range(8):
             one = [ops.array(v[k : k + 1]) for v in (u, delta)]
-            counted = ops.ones(1), ops.ones(1, "bool")
-            kernel = made.sums(*one, *counted)[0]
+            kernel = made.sums_of(made.measured(*one)[1], ops.ones(1))[0]
             kernel = array(kernel).astype("float64")
             assert np.linalg.norm(kernel) < np.sqrt(squared[k]) * (1 + 1e-4)

@@ -5,6 +5,7 @@ import pytest
 from keras import layers as L
 from keras import ops
 
+from keras_fm.per_example.affine_maps import without
 from keras_fm.per_example.formed_convolution import FormedConvolution
 from keras_fm.per_example.stages import weights_of
 
@@ -95,9 +96,8 @@ def prepared(case, records=3):
 def alone(made, inputs, delta, k):
     """What record k adds, by the backend's own differentiation."""
     part = slice(k, k + 1)
-    found = made.sums(
-        inputs[part], delta[part], ops.ones(1), ops.ones(1, "bool")
-    )
+    _, held = made.measured(inputs[part], delta[part])
+    found = made.sums_of(held, ops.ones(1))
     return np.concatenate([array(v).ravel() for v in found])
 
 
@@ -120,7 +120,8 @@ def test_norms_are_those_of_what_is_summed(case):
         rtol=1e-3,
     )
     scale, kept = ops.array([0.5, np.nan, 2], "float32"), [True, False, True]
-    sums = made.sums(inputs, delta, scale, ops.array(kept))
+    _, held = made.measured(inputs, delta)
+    sums = made.sums_of(*without((held, scale), ops.array(kept)))
     shapes = [tuple(w.shape) for w in weights_of(layer, made.names)]
     assert [tuple(v.shape) for v in sums] == shapes
     flat = np.concatenate([array(v).ravel() for v in sums])

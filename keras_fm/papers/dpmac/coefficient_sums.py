@@ -10,7 +10,7 @@ import math
 
 from keras import ops
 
-from keras_fm.per_example.affine_maps import chosen, scaled
+from keras_fm.per_example.affine_maps import scaled, without
 
 # Below the threshold by more than the rounding of a float32 norm.
 _MARGIN = 1 - 1e-4
@@ -58,7 +58,7 @@ def first_order(stage, meeting, weights, threshold):
     """
     squared, measures = stage.map.measured(meeting.inputs, meeting.delta)
     scale, kept = factors(ops.sqrt(squared), weights, threshold)
-    return stage.map.sums_of(measures, scale, kept)
+    return stage.map.sums_of(*without((measures, scale), kept))
 
 
 def second_order(stage, meeting, weights, threshold):
@@ -69,8 +69,10 @@ def second_order(stage, meeting, weights, threshold):
     """
     lengths = None if threshold is None else second_norms(stage, meeting)
     scale, kept = factors(lengths, weights, threshold)
-    inputs = stage.map.augmented(chosen(meeting.inputs, kept))
-    curved = scaled(meeting.curvature, scale, kept)
+    inputs, curved, scale = without(
+        (meeting.inputs, meeting.curvature, scale), kept
+    )
+    inputs, curved = stage.map.augmented(inputs), scaled(curved, scale)
 
     # One unit at a time: batch x m is the largest there is.
     def of_unit(column):
