@@ -1,6 +1,7 @@
 """Tables in files, read with a public schema, and templates of one."""
 
 import csv
+import importlib
 import json
 import os
 
@@ -92,13 +93,19 @@ def _csv(path, names):
 
 
 def _parquet(path, names):
+    pandas = _needed("pandas")
+    _needed("pyarrow")
+    return np.asarray(pandas.read_parquet(path, columns=names), dtype=object)
+
+
+def _needed(module):
     try:
-        import pandas
+        return importlib.import_module(module)
     except ImportError as e:
         raise ImportError(
-            f"Parquet needs pandas and pyarrow: pip install pandas pyarrow. {e}"
+            "Parquet needs two packages: pip install pandas pyarrow. "
+            f"Received: {e}"
         ) from e
-    return np.asarray(pandas.read_parquet(path, columns=names), dtype=object)
 
 
 def _places(path, head, names):
@@ -132,9 +139,7 @@ def template(table):
     if names is None:
         name = os.path.basename(table)
         if name.endswith(".parquet"):
-            import pyarrow.parquet
-
-            found = pyarrow.parquet.read_schema(table)
+            found = _needed("pyarrow.parquet").read_schema(table)
             names, kinds = found.names, found.types
         else:
             with open(table, newline="", encoding="utf-8-sig") as f:

@@ -1,7 +1,9 @@
 """A model and a table of the user's own, side by side."""
 
+import importlib.util
 import json
 import math
+import sys
 
 import keras
 import numpy as np
@@ -288,6 +290,12 @@ def test_the_command_line(table, tmp_path, capsys):
 def test_parquet_needs_its_reader(monkeypatch, table, tmp_path):
     pandas = pytest.importorskip("pandas")
     frame = pandas.read_csv(table[0], skipinitialspace=True)
+    if importlib.util.find_spec("pyarrow") is None:
+        with pytest.raises(ImportError, match="pip install pandas pyarrow"):
+            table_file.read("people.parquet", table[1])
+        with pytest.raises(ImportError, match="pip install pandas pyarrow"):
+            table_file.template("people.parquet")
+        monkeypatch.setitem(sys.modules, "pyarrow", pandas)
     monkeypatch.setattr(
         pandas, "read_parquet", lambda path, columns: frame[columns]
     )
