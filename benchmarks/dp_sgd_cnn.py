@@ -182,7 +182,7 @@ def measured(rows, epsilon, rate, told, train, test):
         key,
         ledger,
         accuracy=round(statistics.mean(found), 2),
-        deviation=round(statistics.pstdev(found), 2),
+        deviation=round(statistics.stdev(found), 2) if len(found) > 1 else 0.0,
         draws=[round(v, 2) for v in found],
         cpu_seconds=round((time.process_time() - seconds) / _DRAWS.value),
     )

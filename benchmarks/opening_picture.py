@@ -2,16 +2,15 @@
 
     python benchmarks/opening_picture.py
 
-Draws `docs/results/opening.png` from `docs/results/rounds_mnist.json`
-(docs/results/rounds.md says how it was measured) and the printed numbers of the
-papers (`keras_fm/lab/reproduce/facts.json`). Nothing is measured here.
+Draws `docs/results/opening.png` from `docs/results/mnist/summary.json`
+(docs/results/mnist.md has its command) and the printed numbers of the papers
+(`keras_fm/lab/reproduce/facts.json`). Nothing is measured here.
 """
 
 import json
 import pathlib
 
 import matplotlib
-import numpy as np
 
 from keras_fm.lab.reproduce import facts
 
@@ -19,17 +18,17 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt  # noqa: E402  (after its backend)
 
 RESULTS = pathlib.Path(__file__).parent.parent / "docs" / "results"
-OURS = (
+MEASURED = (
+    ("rounds_proven", "80 rounds, whitened features", "tab:orange", "s", "-"),
     (
-        "whitened",
-        "scattering",
-        "80 rounds, whitened features",
-        "tab:orange",
-        "s",
+        "dp_sgd_head",
+        "DP-SGD, the features (tensorflow-privacy)",
+        "tab:brown",
+        "<",
+        "--",
     ),
-    ("one_read", "scattering", "one release, the features", "tab:blue", "o"),
+    ("proven", "one release, the features", "tab:blue", "o", "-"),
 )
-DP_SGD = ("DP-SGD, the features (tensorflow-privacy)", "tab:brown", "<")
 CLAIMS = (
     ("adlm", "AdLM", "AdLM, claimed", "D"),
     ("adlm", "ILM", "ILM, claimed", "v"),
@@ -38,34 +37,19 @@ CLAIMS = (
 )
 
 
-def measured(method, features):
-    rows = json.loads((RESULTS / "rounds_mnist.json").read_text())
-    found = sorted(
-        (row["epsilon"], 100 * np.array(row["accuracies"]))
-        for row in rows
-        if (row["method"], row["features"]) == (method, features)
-        and not row["held_out"]
-    )
-    return (
-        [epsilon for epsilon, _ in found],
-        [values.mean() for _, values in found],
-        [values.std(ddof=1) for _, values in found],
-    )
-
-
 def main():
+    rows = json.loads((RESULTS / "mnist" / "summary.json").read_text())["rows"]
     figure, axes = plt.subplots(figsize=(7.2, 4.2), dpi=160)
-    for method, features, label, colour, marker in OURS:
-        x, y, spread = measured(method, features)
+    for method, label, colour, marker, line in MEASURED:
+        points = [
+            (row["epsilon"], 100 * row["accuracy"], 100 * row["spread"])
+            for row in rows
+            if row["method"] == method
+        ]
         axes.errorbar(
-            x, y, spread, color=colour, marker=marker, label=f"proven: {label}"
-        )
-    label, colour, marker = DP_SGD
-    x, y, spread = measured("dp_sgd_438", "scattering")
-    axes.errorbar(
-        x, y, spread, color=colour, marker=marker, ls="--",
-        label=f"proven: {label}",
-    )  # fmt: skip
+            *zip(*sorted(points)), color=colour, marker=marker, ls=line,
+            label=f"proven: {label}",
+        )  # fmt: skip
     for paper, system, label, marker in CLAIMS:
         points = sorted(
             (fact.epsilon, 100 * fact.value)
@@ -82,7 +66,7 @@ def main():
     axes.set_xlabel("epsilon (grey: as the papers claim it)")
     axes.set_ylabel("test accuracy, %")
     axes.set_title(
-        "MNIST, wavelet features, delta = 1e-5, add_remove; mean of three draws"
+        "MNIST, public features, delta = 1e-5, add_remove; mean of three draws"
     )
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8, loc="lower right")

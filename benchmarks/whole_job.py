@@ -16,11 +16,9 @@ learn from the other 50,000. A proven job runs first; a rival is looked at
 every 10 steps (at no cost of its seconds) and ends when it is as accurate on
 the held-out images as the median of the proven jobs, or when its steps are
 over, whose number sets its noise. The held-out accuracy is used without noise
-by this rule: an advantage of the rivals. Learning rates: of the linear layer
-those in `mnist_accuracy.json` and, of many steps, the best one of 64, 128 and
-256 (98.1, 98.2 and 98.1 held out after all steps at epsilon 2; no command
-here); of the CNN the better one of its two: 8 (2, its choice at epsilon 0.5,
-was not as accurate in 200 steps).
+by this rule: an advantage of the rivals. Their learning rates were chosen so,
+too: of the linear layer the best one of 64, 128 and 256 for many steps, of the
+CNN the better one of 2 and 8.
 
 `pcdbn` is the proven form of pCDBN with its defaults, on all training images,
 and its accuracy that on test images (nothing is chosen on it); its row has the

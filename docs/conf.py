@@ -24,6 +24,7 @@ extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
     "markdown_docstrings",
+    "number_tables",
     "sphinx.ext.napoleon",
     "sphinx.ext.mathjax",
     # MathJax in the built site: it opens without a network.

@@ -15,6 +15,8 @@ import posixpath
 import re
 import sys
 
+import number_tables
+
 _DOCS = pathlib.Path(__file__).resolve().parent
 _EXAMPLES = _DOCS.parent / "examples"
 PAGES = {
@@ -35,6 +37,7 @@ def cells(name):
         list of `(kind, text)`, kind `"markdown"` or `"code"`.
     """
     page = PAGES[name].read_text(encoding="utf-8")
+    page = number_tables.expand(page, PAGES[name].parent)
     folder = posixpath.join("../docs", PAGES[name].parent.name)
     if PAGES[name].parent == _DOCS:
         folder = "../docs"

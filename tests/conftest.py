@@ -12,8 +12,11 @@ Markers:
 * `full`: it takes long, or is one of many cases, and the fast tier leaves it
   out. That tier is what `pytest` runs if no path, marker or `--full` is given.
 * `case`: it is one of many cases, which say the same of every backend: CI runs
-  all of them on TensorFlow and spread ones on the others, but of modules marked
-  `every_case`: where promises are attacked, and what runs on one backend only.
+  all of them on PyTorch, where a test takes the least time, and spread ones on
+  the others, but of modules marked `every_case`: where promises are attacked,
+  and what runs on one backend only.
+* `tensorflow`: it needs TensorFlow, or what CI installs beside it: all cases
+  run there. Other tests that are marked `once` run on PyTorch.
 * `optimised`: graphs of TensorFlow are optimised before they run once, which
   takes as long as a short fit. The full tier leaves it out but for tests with
   this marker, which show what a reader has, are attacks, or clip in a step.

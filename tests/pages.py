@@ -232,15 +232,6 @@ model.compile("adam")
         before={1: "x, y, test = given((784,))"},
         smaller={"rounds=10": "rounds=2"},
     ),
-    "docs/health_network": Given(
-        smaller={
-            "max_iter=300": "max_iter=5",
-            "(0, 1, 2, 3)": "(0,)",
-            "simulate(resolution, seed)": "simulate(resolution, seed, users=40,"
-            " steps=40)",
-        },
-        prints=("'majority'", 4),
-    ),
     "docs/pcdbn": Given(
         before={1: IMAGES},
         smaller={
@@ -299,35 +290,6 @@ def gather(weights):
     for features, labels in my_share_of_the_records:
         partial.add(features, labels)
     return [partial.to_bytes()]
-""",
-            4: """
-model = fm.models.FunctionalNet(
-    (64,),
-    [keras.layers.Dense(6, activation="sigmoid"), keras.layers.Dense(10)],
-    rounds=1,
-    name="net",
-)
-objective = model.objective("l2")
-ledger = fm.Ledger(budget, neighbours="add_remove")
-
-
-def gather(weights):
-    partial = PartialStatistics(objective.at(weights))
-    for features, labels in my_share_of_the_records:
-        partial.add(model.factors(features, labels))
-    return [partial]
-
-
-reads = fm.gathered_reads.GatheredReads(
-    objective,
-    gather,
-    mechanism=calibrate(objective, budget, neighbours="add_remove"),
-    reads=1,
-    ledger=ledger,
-    name="net",
-    noise=fm.mechanisms.NoiseSource(),
-)
-release_of_this_round = reads(model.augmented_weights())
 """,
         },
         smaller={
@@ -493,7 +455,7 @@ def commands(path):
     page = path.read_text(encoding="utf-8")
     # Code in fences, indented code, and code within a line.
     places = re.finditer(
-        r"^ *```(?P<language>\w*)\n(?P<fenced>.*?)^ *```"
+        r"^ *```(?P<language>[^\n`]*)\n(?P<fenced>.*?)^ *```"
         r"|^    (?P<indented>\S.*)$"
         r"|(?<!`)`(?P<inline>[^`]+)`(?!`)",
         page,

@@ -15,7 +15,7 @@ from keras_fm.queries import (
     SecondMomentQuery,
 )
 
-pytestmark = [pytest.mark.once, pytest.mark.full]
+pytestmark = [pytest.mark.once, pytest.mark.full, pytest.mark.tensorflow]
 
 beam = pytest.importorskip("apache_beam")
 

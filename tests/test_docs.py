@@ -5,7 +5,6 @@ All but the last tests need no Sphinx.
 
 import importlib
 import json
-import os
 import pathlib
 import re
 import shutil
@@ -20,7 +19,7 @@ from pages import DOCS, PAGES, ROOT
 import keras_fm as fm
 from keras_fm import public_names
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.tensorflow]
 
 API = DOCS / "api"
 
@@ -207,26 +206,6 @@ def test_what_a_notebook_shows(notebooks, name):
         assert word not in text
 
 
-@pytest.mark.full
-def test_the_quickstart_runs_as_a_notebook(notebooks, tmp_path, monkeypatch):
-    nbformat = pytest.importorskip("nbformat")
-    nbclient = pytest.importorskip("nbclient")
-    pytest.importorskip("ipykernel")
-    paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
-    content = nbformat.read(notebooks.path("quickstart"), as_version=4)
-    nbformat.validate(content)
-    resources = {"metadata": {"path": str(tmp_path)}}
-    nbclient.NotebookClient(content, timeout=300, resources=resources).execute()
-    printed = "".join(
-        output.get("text", "")
-        for cell in content.cells
-        if cell.cell_type == "code"
-        for output in cell.outputs
-    )
-    assert "proven:     (epsilon = 1.99998, delta = 1e-05)" in printed
-
-
 def test_every_page_is_named_in_the_contents():
     """Those of docs/ in index.md, proofs in proofs/index.md."""
     contents = (DOCS / "index.md").read_text(encoding="utf-8").splitlines()
@@ -235,6 +214,135 @@ def test_every_page_is_named_in_the_contents():
         lines = (folder / index).read_text(encoding="utf-8").splitlines()
         for path in folder.glob("*.md"):
             assert path.name == index or path.stem in lines, path
+
+
+# Tables of numbers -----------------------------------------------------------
+
+
+@pytest.fixture
+def tables(monkeypatch):
+    monkeypatch.syspath_prepend(str(DOCS))
+    return importlib.import_module("number_tables")
+
+
+WITH_TABLES = [p for p in PAGES if "```{numbers}" in p.read_text("utf-8")]
+
+
+@pytest.mark.parametrize("path", WITH_TABLES, ids=lambda p: p.stem)
+def test_the_tables_of_a_page_are_made(tables, path):
+    """Files, fields, rows and columns are there; the page links the files."""
+    text = path.read_text(encoding="utf-8")
+    found = tables.directives(text)
+    assert len(found) == text.count("```{numbers}")
+    assert "```{numbers}" not in tables.expand(text, path.parent)
+    for _, argument, _ in found:
+        assert {n for n in argument.split() if "*" not in n} <= {*links(path)}
+
+
+# Its numbers are typed until they are measured again.
+TYPED = {"record_alone"}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [p for p in (DOCS / "results").glob("*.md") if p.stem not in TYPED],
+    ids=lambda p: p.stem,
+)
+def test_numbers_of_results_are_not_typed(path):
+    """A table names a file instead: docs/number_tables.py."""
+    rows = re.findall(r"^\|.*\|$", prose(path), re.M)
+    assert [r for r in rows if re.search(r"\d\.\d|±", r)] == []
+
+
+def test_the_numbers_of_the_readme(tables):
+    """It is read where nothing makes tables."""
+    text = (DOCS / "results" / "mnist.md").read_text("utf-8")
+    _, argument, table = tables.directives(text)[0]
+    table = table.replace(", 2)", ", 1)").replace("bold: most\n", "")
+    made = tables.table(argument, table, DOCS / "results")
+    readme = (ROOT / "README.md").read_text("utf-8")
+    for line in made.splitlines()[2:]:
+        _, label, *cells, _ = line.split("|")
+        shown = " / ".join(cell.split()[0] for cell in cells)
+        assert f"{shown} %" in readme, label
+
+
+@pytest.fixture
+def stored(tmp_path):
+    rows = [
+        {"way": way, "epsilon": float(epsilon), "hits": hits}
+        for way, epsilon, hits in [
+            ("a", 1, [0.5, 0.75]),
+            ("a", 2.5, [0.875]),
+            ("b", 1, [0.25]),
+        ]
+    ]
+    (tmp_path / "list.json").write_text(json.dumps(rows))
+    nested = {"x y": {"n": 1200, "ms": 3}, "z": {"n": 2, "ms": 4}}
+    (tmp_path / "nested.json").write_text(json.dumps(nested))
+    return tmp_path
+
+
+def test_a_table_is_made_of_stored_numbers(tables, stored):
+    page = """
+A
+```{numbers} list.json
+head: way
+rows: way
+columns: epsilon = 1, 2.5
+value: percent(hits)
+bold: most
+
+b: the *other*
+a
+```
+B
+```{numbers} nested.json
+records: [{"what": key, **value}
+  for key, value in file.items()]
+where: n > 1
+rows: what
+n = n[0]
+ms, times two = number(2 * ms, digits=2)
+```
+"""
+    assert (
+        tables.expand(page, stored)
+        == """
+A
+| way | 1 | 2.5 |
+| --- | --- | --- |
+| the *other* | 25.0 | - |
+| a | **62.5 ± 17.7** | **87.5** |
+B
+|  | n | ms, times two |
+| --- | --- | --- |
+| x y | 1,200 | 6.00 |
+| z | 2 | 8.00 |
+"""
+    )
+
+
+@pytest.mark.parametrize(
+    "file, text, said",
+    [
+        ("no.json", "rows: way\nx = number(hits)", "no file 'no.json'"),
+        ("list.json", "rows: wayy\nx = number(hits)", "'wayy' is not defined"),
+        ("list.json", "rows: way\nx = number(hit)", "'hit' is not defined"),
+        ("list.json", "rows: way\nx = number(hits)\n\nc: d", "row 'c'"),
+        (
+            "list.json",
+            "rows: way\ncolumns: epsilon = 1, 2\nvalue: number(hits)",
+            "column '2'",
+        ),
+        ("list.json", "rows: way\nhits", "Neither an option"),
+    ],
+)
+def test_a_table_of_what_is_not_there_is_an_error(
+    tables, stored, file, text, said
+):
+    with pytest.raises((ValueError, NameError), match=said):
+        tables.table(file, text, stored)
 
 
 # Docstrings as pages ---------------------------------------------------------

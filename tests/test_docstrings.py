@@ -16,7 +16,7 @@ from test_pages import wrong_argument
 import keras_fm as fm
 from keras_fm import public_names
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.tensorflow]
 
 FITTED = """
 x = np.random.default_rng(0).random((1000, 64), "float32")

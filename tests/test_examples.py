@@ -6,7 +6,12 @@ import runpy
 
 import pytest
 
-pytestmark = [pytest.mark.once, pytest.mark.full, pytest.mark.optimised]
+pytestmark = [
+    pytest.mark.once,
+    pytest.mark.full,
+    pytest.mark.optimised,
+    pytest.mark.tensorflow,
+]
 
 EXAMPLES = pathlib.Path(__file__).parent.parent / "examples"
 # Of each script: smaller arguments of its `main`, what it prints, the file that

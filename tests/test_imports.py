@@ -148,13 +148,7 @@ def test_the_review_names_the_folders_of_the_kernel_and_their_lengths():
 
 @pytest.mark.parametrize(
     "first",
-    [
-        "keras",
-        "keras_fm",
-        "keras_fm.layers",
-        "keras_fm.heads.private_dense",
-        "keras_fm.datasets",
-    ],
+    ["keras", "keras_fm", "keras_fm.heads.private_dense"],
 )
 def test_keras_knows_saved_classes_whoever_comes_first(first):
     code = (

@@ -18,7 +18,11 @@ from test_docs import symbols
 import keras_fm as fm
 from keras_fm.lab import cli, commands
 
-pytestmark = [pytest.mark.once, pytest.mark.optimised]
+pytestmark = [
+    pytest.mark.once,
+    pytest.mark.optimised,
+    pytest.mark.tensorflow,
+]
 
 SCRIPT = r"python3? ((?:benchmarks|docs|examples)/\S+?\.py)([^\n`#]*)"
 FOLDERS = (
@@ -121,7 +125,7 @@ def test_what_the_quickstart_prints(empty, capsys, tmp_path):
 
 def spans(text):
     """Code within lines: `[words]`."""
-    text = re.sub(r"^( *)```\w*\n.*?^\1```", "", text, flags=re.M | re.S)
+    text = re.sub(r"^( *)```[^\n`]*\n.*?^\1```", "", text, flags=re.M | re.S)
     found = re.findall(r"(?<!`)`([^`]+)`(?!`)", text)
     return [" ".join(span.split()) for span in found]
 

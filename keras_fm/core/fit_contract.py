@@ -65,9 +65,9 @@ def _check_one_ledger(callbacks, private):
         for c in callbacks[callbacks.index(private) :]
     ):
         raise ValueError(
-            "Put BackupAndRestore before PrivateModel in `callbacks`: a "
-            "release that is restored after this callback began would "
-            "have been drawn, and paid for, a second time."
+            "Put BackupAndRestore before PrivateModel in `callbacks`. Else "
+            "the release is drawn, and paid for, again before the backup "
+            "is restored."
         )
 
 
@@ -88,9 +88,9 @@ def check_unweighted(given):
             raise ValueError(
                 f"`{name}` must be left out of fit: it changes what a record "
                 "weighs, which the sensitivity does not cover. To favor rare "
-                "classes, weigh them after training by public constants: "
-                "`model.predict(x) + np.log(weights)`, one weight for each "
-                f"class. Received: {name} of type {type(given[name]).__name__}"
+                "classes, `PrivateDense(class_weight=...)` weighs them after "
+                "every bound. Received: "
+                f"{name} of type {type(given[name]).__name__}"
             )
 
 
@@ -110,9 +110,9 @@ def check_shown(given, model):
     """
     if given.get("validation_split"):
         raise ValueError(
-            "`validation_split` would hold out records that the release has "
-            "read. Split first, give PrivateModel the training part as "
-            "`data=`, and fit `validation_data=`. Received: validation_split="
+            "`validation_split` would validate on records of the release. "
+            "Split them first: one part for `PrivateModel(data=...)`, one for "
+            "`fit(validation_data=...)`. Received: validation_split="
             f"{given['validation_split']}"
         )
     shown = given.get("validation_data")
@@ -158,8 +158,8 @@ def check_held_out(validation_data, data, model=None, name="`data`"):
         raise ValueError(
             f"`validation_data` holds private records: {reason}. Metrics on "
             "them would be a function of private records that no statement "
-            "covers. Pass held-out or public records, or ask under the same "
-            "ledger after `fit`: "
+            "covers. Pass held-out or public records, or evaluate under the "
+            "same ledger after `fit`: "
             "`keras_fm.evaluation.private_evaluate(model, data, "
             "ledger=private.ledger, share=...)`."
         )

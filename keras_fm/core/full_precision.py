@@ -78,17 +78,16 @@ def check():
     """
     for setting, remedy in _settings():
         raise ValueError(
-            f"Noisy steps need products of full float32. With {setting} "
+            f"Noisy steps need matrix products in full float32. With {setting} "
             f"{_LONGER}. Before the fit, write `{remedy}`."
         )
     error = _error()
     if not error < _TOLERANCE:
         raise ValueError(
-            "Noisy steps need products of full float32, and this device "
-            f"gives them with a relative error of {error:.1g}: {_LONGER}. "
-            "Train on another device, or unset what has it compute with fewer "
-            "digits, such as the environment variable "
-            "ONEDNN_DEFAULT_FPMATH_MODE."
+            "Noisy steps need matrix products in full float32. On this device "
+            f"they have a relative error of {error:.1g}: {_LONGER}. Train on "
+            "another device, or remove the setting that lowers precision, such "
+            "as the environment variable ONEDNN_DEFAULT_FPMATH_MODE."
         )
 
 

@@ -19,7 +19,7 @@ def layer_inputs(model, name):
     if not found:
         raise ValueError(f"The model has no layer '{name}'.")
     if len(found) > 1:
-        raise ValueError(f"Layer '{name}' must be called once.")
+        raise ValueError(f"Layer '{name}' must be used once in the model.")
     return list(found[0].input_tensors)
 
 

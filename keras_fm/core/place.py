@@ -19,16 +19,16 @@ def check(model):
     count, mirrored = replicas.of_strategy(model)
     if count > 1 and not mirrored:
         raise ValueError(
-            "Of the tf.distribute strategies with several replicas, noisy "
-            "steps are known to be right under MirroredStrategy alone. "
+            "Noisy steps on several replicas need "
+            "`tf.distribute.MirroredStrategy`. "
             f"Received: {type(model.distribute_strategy).__name__} with "
             f"{count} replicas"
         )
     together = replicas.processes(model)
     if together > 1:
         raise ValueError(
-            "Each of several processes would add its own noise. Train in "
-            f"one. Received: {together} processes"
+            "Noisy steps must run in one process: several would each add "
+            f"their own noise. Received: {together} processes"
         )
     if keras.backend.backend() == "torch" and model.jit_compile:
         raise ValueError(

@@ -30,6 +30,9 @@ class PlannedRelease:
         done: whether it was released before; its noise counts.
         entry: `None`, or a function that takes the ledger's entry and gives
             the one that is charged.
+        prepare: `None`, or a function that takes this planned release when
+            those before it were learned, and gives the one that is carried
+            out, of the same sensitivity.
         carry_out: `None` for one pass over what `read` gives, or a function
             that takes this planned release and the other arguments of a
             charge, reads, and returns a release (or `None`).
@@ -45,6 +48,7 @@ class PlannedRelease:
     noise_multiplier: float | None = None
     done: bool = False
     entry: collections.abc.Callable | None = None
+    prepare: collections.abc.Callable | None = None
     carry_out: collections.abc.Callable | None = None
 
 

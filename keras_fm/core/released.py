@@ -115,7 +115,7 @@ def stored_ledger(store):
     try:
         json.loads(ledger_json)
     except (RecursionError, ValueError) as e:
-        raise ValueError(f"The file holds a ledger that is none: {e}") from e
+        raise ValueError(f"The ledger in the file is not valid: {e}") from e
     return ledger_json
 
 
@@ -130,7 +130,7 @@ def stored_steps(store):
     steps = np.asarray(store["steps"])
     if steps.shape or steps.dtype.kind not in "iu" or steps < 0:
         raise ValueError(
-            "The file holds a number of steps that is none: "
+            "The number of steps in the file is not valid: "
             f"shape={steps.shape}, dtype={steps.dtype}"
         )
     return int(steps)

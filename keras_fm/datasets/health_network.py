@@ -16,11 +16,11 @@ from keras_fm.datasets.behavior_windows import Windows
 from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import checks
 
-__all__ = ["DEFAULT_INFLUENCE", "HealthNetwork", "counted_friendships"]
+__all__ = ["HealthNetwork", "counted_friendships"]
 
 # psi of a directed friendship for which no probability is given: every
 # friend counts in full. A public constant.
-DEFAULT_INFLUENCE = 1.0
+_DEFAULT_INFLUENCE = 1.0
 
 _SOCIAL = ("none", "public", "friends")
 _TARGETS = ("increase", "active")
@@ -50,7 +50,7 @@ class HealthNetwork:
         influence: float32 `(steps, 2E)` or `(2E,)` if it does not change:
             psi_t(v, u) in [0, 1], the probability that v influences u, on
             the rows of `directed_friendships`. Public input. `None` is
-            `DEFAULT_INFLUENCE` everywhere.
+            1 everywhere: every friend counts in full.
         events: float32 `(steps, K)` in [0, 1], public environmental events;
             `None` is none.
         event_names: tuple of K names.
@@ -108,7 +108,7 @@ class HealthNetwork:
             )
         edges, influence = 2 * len(pairs), self.influence
         if influence is None:
-            influence = np.full(edges, DEFAULT_INFLUENCE)
+            influence = np.full(edges, _DEFAULT_INFLUENCE)
         shape = (self.steps, edges)[2 - np.ndim(influence) :]
         influence = put("influence", influence, *shape)
         events = self.events
@@ -195,8 +195,8 @@ class HealthNetwork:
         if social == "friends":
             if max_friends is None:
                 raise ValueError(
-                    'social="friends" reads other users\' attributes: set '
-                    "`max_friends`, which bounds whom one user's data enters."
+                    'social="friends" uses other users\' attributes: set '
+                    "`max_friends`, the most users whom one's data reach."
                 )
             max_friends = checks.count("max_friends", max_friends)
         elif max_friends is not None:

@@ -39,7 +39,8 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
 
     **What is public.** `bounds`, `classes`, `features` and every other
     parameter; never read from X or y. Scores on private records are not
-    covered, whoever computes them. A row is the privacy unit.
+    covered, whoever computes them: ask `private_score`. A row is the privacy
+    unit, or an owner with all rows, `fit(X, y, owners=ids)`.
 
     Args:
         epsilon: number in (0, 1e6]. Needed, unless `ledger` has a budget.
@@ -71,11 +72,19 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
             them are scaled back to 1. Layers that learn from a release
             (`PrivateNormalization`, `DPPCA`) are released in every fit, in
             the same budget.
+        class_weight: `None`, a dict from labels to public numbers (1 where it
+            has none), or `"balanced"`, by counts that a twentieth of a fit's
+            budget releases. A rare class is then found; probabilities are
+            those of records so weighed.
         rounds: `None` for one read, or how many reads, or a
             `keras_fm.Rounds`; a number R stands for `Rounds(reads=R,
             loss="crammer_singer", weight_noise=1.0, averaging=0.5)`, the
             best of what was tried on tables.
         fits: int >= 1, see above.
+        evaluation: number in [0, 1), the share of the budget that fits leave
+            to `private_score`; 0.1 costs little accuracy.
+        held_out: `None`, or the share of rows that fits leave out, by a
+            public hash of each, for `private_score`. For `"add_remove"`.
         ledger: `None` (the first fit begins one, shared with all clones), the
             path of a file, or a `keras_fm.Ledger`, whose budget then holds.
             With `n_jobs` beyond 1 only a file will do.
@@ -113,8 +122,11 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
         classes: Any = None,
         columns: Any = None,
         features: Any = None,
+        class_weight: Any = None,
         rounds: Any = None,
         fits: int = 1,
+        evaluation: float = 0.0,
+        held_out: float | None = None,
         ledger: Ledger | str | os.PathLike | None = None,
         neighbours: str | None = None,
         reproducible_noise: int | None = None,
@@ -127,11 +139,14 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
             features=features,
             rounds=rounds,
             fits=fits,
+            evaluation=evaluation,
+            held_out=held_out,
             ledger=ledger,
             neighbours=neighbours,
             reproducible_noise=reproducible_noise,
         )
         self.classes = classes
+        self.class_weight = class_weight
 
     # Labels --------------------------------------------------------------
 
@@ -142,7 +157,13 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
         rounds = self.rounds
         if checks.is_integer(rounds):
             rounds = Rounds(reads=rounds, **_TABLES)
-        head = PrivateDense(units, rounds=rounds, name="private_dense", **known)
+        head = PrivateDense(
+            units,
+            rounds=rounds,
+            class_weight=self._weights(found),
+            name="private_dense",
+            **known,
+        )
         return targets, head, TaylorCrossEntropy(), {"classes_": found}
 
     @property
@@ -169,6 +190,18 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
             )
         return found
 
+    def _weights(self, found):
+        """`class_weight` by the places of labels."""
+        if not isinstance(self.class_weight, dict):
+            return self.class_weight
+        labels, given = found.tolist(), self.class_weight
+        if not set(given) <= set(labels):
+            raise ValueError(
+                f"`class_weight` must be of labels among {labels}. "
+                f"Received: class_weight={given!r}"
+            )
+        return [given.get(label, 1.0) for label in labels]
+
     def _notes(self, facts):
         if not self._observes:
             return ()
@@ -176,6 +209,10 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
             "public by declaration: which labels there are, taken from the "
             f'records (classes="{OBSERVED}")',
         )
+
+    def _asked(self):
+        metrics = ["log_loss", "confusion_matrix", "calibration"]
+        return {"metrics": metrics + ["auc"] * (len(self.classes_) == 2)}
 
     # Predicting ----------------------------------------------------------
 

@@ -9,16 +9,20 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from keras_fm.core.guarantee import Proven
+from keras_fm.core.guarantee import Proven, Unit
 from keras_fm.estimators import given_table, public_map
 from keras_fm.estimators.shared_ledger import SharedLedger
 from keras_fm.estimators.table_columns import TableColumns
+from keras_fm.evaluation import parts_by_hash
+from keras_fm.evaluation.evaluation_query import IN_SAMPLE, Evaluation
+from keras_fm.evaluation.private_evaluation import REST, private_evaluate
 from keras_fm.kernel import checks
 from keras_fm.kernel.budget import PrivacyBudget, check_delta_given
 from keras_fm.kernel.ledger.ledger import BudgetExceededError, Ledger
 from keras_fm.training.private_model import PrivateModel
 
 _READ = 1024
+_HELD_OUT = "held out of the training by a public hash of each"
 
 
 class PrivateEstimator(BaseEstimator, abc.ABC):
@@ -37,6 +41,8 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         features: Any = None,
         rounds: Any = None,
         fits: int = 1,
+        evaluation: float = 0.0,
+        held_out: float | None = None,
         ledger: Ledger | str | os.PathLike | None = None,
         neighbours: str | None = None,
         reproducible_noise: int | None = None,
@@ -48,6 +54,8 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         self.features = features
         self.rounds = rounds
         self.fits = fits
+        self.evaluation = evaluation
+        self.held_out = held_out
         self.ledger = ledger
         self.neighbours = neighbours
         self.reproducible_noise = reproducible_noise
@@ -94,7 +102,7 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         """What the statement says of a fit, by the facts of `_learned`."""
         return ()
 
-    def fit(self, X: Any, y: Any) -> "PrivateEstimator":
+    def fit(self, X: Any, y: Any, owners: Any = None) -> "PrivateEstimator":
         """Releases and trains a new model, and charges the ledger.
 
         Args:
@@ -102,6 +110,10 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
                 also text and gaps, and of a frame the named columns alone,
                 in any order.
             y: `(n,)`.
+            owners: `None`, or `(n,)` ids of those whose rows these are: the
+                privacy unit then is an owner with all rows, whose sum is
+                scaled back to what one row may add. `cross_val_score` hands
+                them on, `params={"owners": ids}`; give it folds by owner.
 
         Returns:
             self.
@@ -113,6 +125,10 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
                 as above; nothing was spent then.
         """
         budget = self._budget()
+        kept = checks.number("evaluation", self.evaluation, at_least=0, below=1)
+        unit, held_out = Unit(owners=owners), None
+        if self.held_out is not None:
+            held_out = parts_by_hash.is_held_out(X, y, self.held_out, owners)
         x, y = self._checked(X, y)
         y, head, loss, facts = self._learned(y, self._known_of_features())
         model = keras.Sequential(
@@ -124,12 +140,31 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         )
         # The weights are released before the only step, which stays there.
         model.compile("sgd", loss, run_eagerly=True)
-        ledger = self._shared.take(self.ledger, budget, self.neighbours)
+        ledger = self._shared.take(
+            self.ledger, budget, self.neighbours, unit.name
+        )
+        notes = [*self._notes(facts)]
+        if held_out is not None:
+            if ledger.neighbours.replaces:
+                raise ValueError(
+                    '`held_out` needs neighbours="add_remove": a record that '
+                    "is replaced may leave one part and enter the other. "
+                    f"Received: neighbours={str(ledger.neighbours)!r}"
+                )
+            share = f"{self.held_out:g} of rows"
+            notes.append(f"held out by a public hash: {share}")
+            x, y = x[~held_out], y[~held_out]
+            if owners is not None:
+                unit = Unit(owners=unit.owners[~held_out])
         private = PrivateModel(
             ledger,
             data=(x, y),
-            guarantee=Proven(releases=checks.count("fits", self.fits)),
-            notes=self._notes(facts),
+            guarantee=Proven(
+                releases=checks.count("fits", self.fits),
+                spends=1 - kept,
+                unit=unit,
+            ),
+            notes=notes,
             reproducible_noise=self.reproducible_noise,
         )
         spent = None
@@ -145,8 +180,68 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
                 f"`fits=k`, from the start. Received: fits={self.fits}\n{spent}"
             )
         self.model_, self._shared.ledger = model, ledger
-        self.__dict__.update(facts)
+        self.__dict__.update(facts, held_out_=self.held_out)
         return self
+
+    # How good it is ------------------------------------------------------
+
+    @abc.abstractmethod
+    def _asked(self):
+        """What `private_score` asks, arguments of `private_evaluate`."""
+
+    def private_score(
+        self,
+        X: Any,
+        y: Any,
+        owners: Any = None,
+        *,
+        share: float | str | None = None,
+        metrics: Any = None,
+        bins: int = 10,
+    ) -> Evaluation:
+        """How good the fitted estimator is, charged to its ledger.
+
+        Of the table that `fit` was given the rows that `held_out` kept
+        from the training; without `held_out` all rows, and the answer then
+        says *in sample*: give it the training rows.
+
+        Args:
+            X, y, owners: as `fit` was given them. Of an owner one row is
+                asked, drawn at random.
+            share: of the ledger's budget; `None` is the share of
+                `evaluation`, or `"rest"` without one.
+            metrics, bins: see `keras_fm.evaluation.private_evaluate`; `None`
+                asks all that there is: the fewer, the less noise.
+
+        Returns:
+            A `keras_fm.evaluation.Evaluation`: print it.
+
+        Raises:
+            ValueError, BudgetExceededError: see `private_evaluate`.
+        """
+        check_is_fitted(self, "model_")
+        rows = IN_SAMPLE
+        if self.held_out_ is not None:
+            terms = X, y, self.held_out_, owners
+            _, (X, y, *ids) = parts_by_hash.part_by_hash(*terms)
+            owners = ids[0] if ids else None
+            rows = _HELD_OUT
+        given = {**self._asked(), **({"metrics": metrics} if metrics else {})}
+        if owners is not None:
+            X, y = parts_by_hash.one_row_of_each(X, y, owners)
+            rows += ", one row of each owner"
+            given["unit"] = self.ledger_.unit
+        return private_evaluate(
+            self,
+            (X, y),
+            ledger=self.ledger_,
+            share=(self.evaluation or REST) if share is None else share,
+            bins=bins,
+            rows=rows,
+            name="score",
+            reproducible_noise=self.reproducible_noise,
+            **given,
+        )
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

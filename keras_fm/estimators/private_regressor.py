@@ -17,8 +17,8 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):
     parameters are public, as those of `PrivateClassifier` are.
 
     Args:
-        epsilon, delta, bounds, columns, features, fits, ledger, neighbours,
-            reproducible_noise: see `PrivateClassifier`.
+        epsilon, delta, bounds, columns, features, fits, evaluation, held_out,
+            ledger, neighbours, reproducible_noise: see `PrivateClassifier`.
         rounds: `None` for one read, or a `keras_fm.Rounds`, or how many
             reads.
         target_bounds: `(low, high)`, the public range of the numbers to
@@ -53,6 +53,8 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):
         features: Any = None,
         rounds: Any = None,
         fits: int = 1,
+        evaluation: float = 0.0,
+        held_out: float | None = None,
         ledger: Ledger | str | os.PathLike | None = None,
         neighbours: str | None = None,
         reproducible_noise: int | None = None,
@@ -65,6 +67,8 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):
             features=features,
             rounds=rounds,
             fits=fits,
+            evaluation=evaluation,
+            held_out=held_out,
             ledger=ledger,
             neighbours=neighbours,
             reproducible_noise=reproducible_noise,
@@ -83,6 +87,13 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):
             **known,
         )
         return _numbers(y), head, "mse", {}
+
+    def _asked(self):
+        return {
+            "metrics": ("mean_absolute_error", "r2"),
+            "bounds": self._range,
+            "clip": True,
+        }
 
     def predict(self, X: Any) -> np.ndarray:
         """Numbers `(n,)`, within `target_bounds`."""
@@ -107,6 +118,6 @@ def _numbers(y):
         pass
     # Outside of `except`: NumPy's words show a value of a record.
     raise ValueError(
-        "`y` must hold numbers. At least one is none, or beyond what floats "
-        "hold."
+        "`y` must hold numbers. At least one is not a number, or too large "
+        "for a float."
     )

@@ -5,6 +5,7 @@ import threading
 
 from keras_fm.kernel import checks
 from keras_fm.kernel.ledger.ledger import Ledger
+from keras_fm.kernel.ledger.ledger_text import ONE_RECORD
 
 
 class SharedLedger:
@@ -34,20 +35,21 @@ class SharedLedger:
         text = None if self.ledger is None else self.ledger.to_json()
         return SharedLedger, (-1, text)
 
-    def take(self, ledger, budget, neighbours):
+    def take(self, ledger, budget, neighbours, unit=ONE_RECORD):
         """The `Ledger` that a fit charges.
 
         Args:
             ledger: `None`, a `Ledger`, or the path of a file.
             budget: `None`, or a `PrivacyBudget`.
             neighbours: `None`, or the relation.
+            unit: the privacy unit of a ledger that is begun.
 
         Raises:
             ValueError: if budget or relation are not those of the ledger, or
                 the ledger was in the memory of another process.
         """
         if not isinstance(ledger, Ledger):
-            ledger = self._opened(ledger, budget, neighbours)
+            ledger = self._opened(ledger, budget, neighbours, unit)
         for name, given, held in (
             ("epsilon", budget and budget.epsilon, ledger.budget.epsilon),
             ("delta", budget and budget.delta, ledger.budget.delta),
@@ -61,7 +63,7 @@ class SharedLedger:
                 )
         return ledger
 
-    def _opened(self, path, budget, neighbours):
+    def _opened(self, path, budget, neighbours, unit):
         checks.instance(
             "ledger",
             path,
@@ -77,9 +79,9 @@ class SharedLedger:
             )
         with self._lock:
             if path not in self._ledgers:
-                relation = neighbours
+                relation, begun = neighbours, None
                 if path is None or not os.path.exists(path):
-                    relation = neighbours or "add_remove"
+                    relation, begun = neighbours or "add_remove", unit
                     if budget is None:
                         raise ValueError(
                             "`epsilon` must be given: the whole budget of the "
@@ -88,10 +90,10 @@ class SharedLedger:
                             "epsilon=None"
                         )
                 if path is None:
-                    found = Ledger(budget, neighbours=relation)
+                    found = Ledger(budget, neighbours=relation, unit=unit)
                 else:
                     found = Ledger.open(
-                        path, budget=budget, neighbours=relation
+                        path, budget=budget, neighbours=relation, unit=begun
                     )
                 self._ledgers[path] = found
             return self._ledgers[path]

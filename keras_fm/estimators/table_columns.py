@@ -212,7 +212,7 @@ def _places(words, values, name):
         if _kind(values[i]) not in kinds and not _is_missing(values[i]):
             raise ValueError(
                 f"Column {name!r} must hold values of the type of its words "
-                "in `columns`. At least one is of another: text is no number."
+                "in `columns`. At least one is not: text is not a number."
             )
     return at
 
@@ -231,6 +231,6 @@ def _numbers(values, name):
             pass
     # Outside of `except`: Python's words show a value of a record.
     raise ValueError(
-        f"Column {name!r} must hold numbers. At least one value is none, or "
-        "beyond what floats hold; words are a list of them in `columns`."
+        f"Column {name!r} must hold numbers. At least one value is not a "
+        "number, or too large for a float. List words in `columns`."
     )

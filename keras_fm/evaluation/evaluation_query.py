@@ -23,9 +23,16 @@ from keras_fm.kernel.query import (
     reach_in_words,
 )
 
-MEANS = ("accuracy", "mean_absolute_error", "mean_squared_error")
-TABLES = ("confusion_matrix", "calibration")
-METRICS = MEANS + TABLES
+MEANS = ("accuracy", "mean_absolute_error", "mean_squared_error", "log_loss")
+TABLES = ("confusion_matrix", "calibration", "auc")
+METRICS = (*MEANS, "r2", *TABLES)
+# What an R^2 is computed of: (1 - e^2), t and (2 t - 1)^2 of numbers t that
+# are scaled to [0, 1].
+_OF_R2 = ("mean_squared_error", "target", "squared_target")
+# Probabilities of the truth below it count as it.
+LEAST_PROBABILITY = 0.01
+# Rows that the model was trained on, in the words of statements.
+IN_SAMPLE = "in sample"
 # Shares of a record are multiples of this, which sums of up to 2^30 records
 # hold without rounding.
 GRID = 2.0**-20
@@ -37,13 +44,16 @@ class EvaluationQuery(SumQuery):
 
     Args:
         metrics: names of `METRICS`, separated by commas or in a sequence.
-        classes: int >= 2, of a confusion matrix.
-        bins: int >= 2, how many bins of confidence a calibration has.
+        classes: int >= 2, of a confusion matrix; an AUC is of 2.
+        bins: int >= 2, how many bins of confidence a calibration has; an
+            AUC has five times as many, of scores.
         low, high: public bounds on the numbers that errors compare.
         records: int, the number of records where neighbours have the same
             (replace_one), or 0: then it is noisy as well.
         reach: int >= 0, how many other units' records may depend on one
             unit's data, see `keras_fm.Unit`.
+        rows: which records are asked, in words; `"in sample"` are those that
+            the model was trained on.
 
     Raises:
         ValueError: if an argument is outside its range.
@@ -62,6 +72,7 @@ class EvaluationQuery(SumQuery):
     high: float = 1.0
     records: int = 0
     reach: int = 0
+    rows: str = ""
 
     proof = "docs/proofs/evaluation.md"
 
@@ -82,6 +93,8 @@ class EvaluationQuery(SumQuery):
                 "`low` must be below `high`, by 1e-150 to 1e150. Received: "
                 f"low={self.low}, high={self.high}"
             )
+        if "auc" in self.asked and self.classes != 2:
+            checks.refuse("classes", self.classes, "2 where an AUC is asked")
 
     # What is asked -------------------------------------------------------
 
@@ -91,9 +104,18 @@ class EvaluationQuery(SumQuery):
         return tuple(self.metrics.split(", "))
 
     @property
+    def in_sample(self):
+        """Whether the model was trained on these rows, in words."""
+        return self.rows.startswith(IN_SAMPLE)
+
+    @property
     def means(self):
-        """Those that are a mean of a share of each record."""
-        return tuple(name for name in self.asked if name in MEANS)
+        """Those that are a mean of a share of each record, or computed of
+        such."""
+        asked = [name for name in self.asked if name in MEANS]
+        if "r2" in self.asked:
+            asked += [name for name in _OF_R2 if name not in asked]
+        return tuple(asked)
 
     @property
     def tables(self):
@@ -112,6 +134,7 @@ class EvaluationQuery(SumQuery):
             "means": means,
             "confusion_matrix": (self.classes, self.classes),
             "calibration": (self.bins, 2),
+            "auc": (2, 5 * self.bins),
         }
         return tuple(shapes[name] for name in self.names)
 
@@ -131,9 +154,12 @@ class EvaluationQuery(SumQuery):
             )
         if "calibration" in self.tables:
             parts.append(f"right and wrong in {self.bins} bins of confidence")
+        if "auc" in self.tables:
+            parts.append(f"both classes in {5 * self.bins} bins of scores")
+        rows = f" ({self.rows})" if self.rows else ""
         return (
-            f"of what a model makes of each record: {'; '.join(parts)}; each "
-            "record counts 1 in each, once" + reach_in_words(self.reach)
+            f"of what a model makes of each record{rows}: {'; '.join(parts)}; "
+            "each record counts 1 in each, once" + reach_in_words(self.reach)
         )
 
     # Statistics ----------------------------------------------------------
@@ -256,27 +282,36 @@ class Evaluation(Release):
         """A mean of all records: accuracy, or an error.
 
         Args:
-            name: `"accuracy"`, `"mean_absolute_error"` or
-                `"mean_squared_error"`, one that was asked.
+            name: `"accuracy"` (also of a confusion matrix),
+                `"mean_absolute_error"`, `"mean_squared_error"` or
+                `"log_loss"`, one that was asked.
             of: `"records"` or `"population"`.
             level: float in (0, 1).
 
         Returns:
             An `Interval`; errors in units of the numbers (or squared), of
             shares cut to 2^-20 of the largest error. The population's takes
-            an error to vary as much as it can at its mean.
+            an error to vary as much as it can at its mean. A log-loss takes
+            probabilities of the truth below 1 % for that.
 
         Raises:
             ValueError: if it was not asked.
         """
-        self._check_asked(name)
         checks.one_of("name", name, MEANS)
+        asked = self._query.asked
+        if name == "accuracy" not in asked and "confusion_matrix" in asked:
+            return self._accuracy(of, level)
+        self._check_asked(name)
+        self._check_of(of)
         right, *wrong = self.statistics["means"][self._query.means.index(name)]
         found = self._share(right, *(wrong or [0.0]), of, level)
         scale = self._query.high - self._query.low
         if name == "accuracy":
             return found
-        scale = scale if name == "mean_absolute_error" else scale**2
+        if name == "mean_squared_error":
+            scale = scale**2
+        elif name == "log_loss":
+            scale = -math.log(LEAST_PROBABILITY)
         # Shares are of what is right.
         return intervals.Interval(
             scale * (1 - found.value),
@@ -298,6 +333,98 @@ class Evaluation(Release):
         checks.number("level", level, above=0, below=1)
         return self._law.margin(level)
 
+    def recall(self, *, of="records", level=0.95):
+        """Of each class, in their order, the share of its records that the
+        model says to be of it: a list of `Interval`. Of a confusion matrix.
+
+        Args:
+            of, level: see `mean`.
+        """
+        return self._of_classes(1, of, level)
+
+    def precision(self, *, of="records", level=0.95):
+        """Of what the model says to be of a class, the share that is; as
+        `recall`."""
+        return self._of_classes(0, of, level)
+
+    def balanced_accuracy(self, *, of="records", level=0.95):
+        """The mean of the recalls of all classes, an `Interval`."""
+        sums, k = (0.0, 0.0, 0.0), self._query.classes
+        for found in self._rates(self._pairs(1), of):
+            sums = [s + v / k for s, v in zip(sums, found)]
+        return intervals.of_draws(*sums, level=level, of=of)
+
+    def auc(self, *, of="records", level=0.95):
+        """The probability that a record of the second class has a higher
+        score than one of the first, an `Interval`.
+
+        Records of one bin of scores count as a half in `value`; the interval
+        is from none of them to all.
+        """
+        self._check_asked("auc")
+        table = self.statistics["auc"]
+        value = intervals.area(table)
+        drawn = intervals.area(self._drawn(table, of))
+        return intervals.of_draws(
+            (value[0] + value[1]) / 2, *drawn, level=level, of=of
+        )
+
+    def r2(self, *, level=0.95):
+        """R^2 of the predicted numbers on these records, an `Interval` from
+        minus infinity to 1."""
+        self._check_asked("r2")
+        places = [self._query.means.index(name) for name in _OF_R2]
+        sums = self.statistics["means"][places]
+        found = (self._r2(v) for v in (sums, self._drawn(sums, "records")))
+        return intervals.of_draws(*found, level=level, least=-math.inf)
+
+    def _r2(self, sums):
+        total = self._query.records or sums.sum(axis=-1)
+        shares = intervals.ratio(sums[..., 0], total)
+        right, mean, square = np.moveaxis(shares, -1, 0)
+        return 1 - intervals.ratio(1 - right, square / 4 - (mean - 0.5) ** 2)
+
+    # A table's counts by what is right: pairs (right, wrong).
+
+    def _pairs(self, axis):
+        self._check_asked("confusion_matrix")
+        matrix = self.statistics["confusion_matrix"]
+        right = np.diagonal(matrix)
+        return np.stack([right, matrix.sum(axis=axis) - right], axis=-1)
+
+    def _rates(self, pairs, of, counts=None):
+        """Of each pair its share, noisy, and less the noise that is drawn,
+        the least and the most that it then may be."""
+        rng = np.random.default_rng(0)
+        counts = counts or (1, self._query.classes - 1)
+        for pair in pairs:
+            both = pair, self._drawn(pair, of, counts, rng)
+            found = (intervals.ratio(v[..., 0], v.sum(axis=-1)) for v in both)
+            value, drawn = (np.clip(v, 0.0, 1.0) for v in found)
+            yield value, *(np.nan_to_num(drawn, nan=end) for end in (0, 1))
+
+    def _of_classes(self, axis, of, level):
+        found = self._rates(self._pairs(axis), of)
+        return [intervals.of_draws(*v, level=level, of=of) for v in found]
+
+    def _accuracy(self, of, level):
+        k, pairs = self._query.classes, self._pairs(1).sum(0, keepdims=True)
+        (found,) = self._rates(pairs, of, (k, k * (k - 1)))
+        return intervals.of_draws(*found, level=level, of=of)
+
+    def _drawn(self, noisy, of, counts=1, rng=None):
+        self._check_of(of)
+        rng = np.random.default_rng(0) if rng is None else rng
+        return self._law.held(rng, noisy, counts, sampled=of == "population")
+
+    def _check_of(self, of):
+        checks.either("of", of, intervals.OF)
+        if of == "population" and self._query.in_sample:
+            raise ValueError(
+                "The model was trained on these rows (in sample): they say "
+                'nothing of others. Received: of="population"'
+            )
+
     def reliability(self, *, of="records", level=0.95):
         """The table of a reliability diagram, a row for each bin.
 
@@ -309,6 +436,7 @@ class Evaluation(Release):
             `records` (noisy count), `accuracy` (an `Interval`).
         """
         self._check_asked("calibration")
+        self._check_of(of)
         edges = np.linspace(0.0, 1.0, self._query.bins + 1)
         return [
             {
@@ -352,9 +480,20 @@ class Evaluation(Release):
             f"Private evaluation ({self._query.metrics}; "
             f"{type(self.mechanism).__name__}, {self.neighbours})"
         ]
-        for name in self._query.means:
-            for of in intervals.OF:
+        rows = self._query.rows
+        if rows:
+            lines.append(f"  rows: {rows}")
+        every = intervals.OF[:1] if self._query.in_sample else intervals.OF
+        shown = [name for name in self._query.asked if name in MEANS]
+        if "confusion_matrix" in self._query.tables:
+            shown = ["accuracy", *(n for n in shown if n != "accuracy")]
+        for name in shown:
+            for of in every:
                 lines.append(f"  {name}: {self.mean(name, of=of)}")
+        if "r2" in self._query.asked:
+            lines.append(f"  r2: {self.r2()}")
+        if "auc" in self._query.tables:
+            lines += [f"  auc: {self.auc(of=of)}" for of in every]
         if "calibration" in self._query.tables:
             lines.append(f"  calibration error: {self.calibration_error()}")
         if "confusion_matrix" in self._query.tables:
@@ -363,6 +502,12 @@ class Evaluation(Release):
                 f"{self._query.classes} counts, each +- {self.margin():.4g} "
                 "(95%)"
             )
+            for of in every:
+                found = self.balanced_accuracy(of=of)
+                lines.append(f"  balanced accuracy: {found}")
+            for name in ("recall", "precision") * (self._query.classes <= 10):
+                for label, found in enumerate(getattr(self, name)()):
+                    lines.append(f"  {name} of class {label}: {found}")
         if not self.private:
             lines.append("  NOT PRIVATE: the noise is reproducible")
         return "\n".join(lines)
@@ -388,6 +533,6 @@ class Evaluation(Release):
     def _check_asked(self, name):
         if name not in self._query.asked:
             raise ValueError(
-                f"`{name}` was not asked, so nothing of it was read. "
+                f"`{name}` was not evaluated: it must be in `metrics`. "
                 f"Received: metrics={self._query.metrics!r}"
             )

@@ -105,11 +105,31 @@ class NoiseLaw:
             low, high = (middle, high) if far else (low, middle)
         return high
 
-    def draws(self, rng, shape):
-        """Noise of this law from a public generator: it is nobody's."""
+    def draws(self, rng, shape, counts=1):
+        """Noise of this law from a public generator: it is nobody's; sums of
+        `counts` draws."""
         if self.is_gaussian:
-            return rng.normal(0.0, self.scale, shape)
-        return rng.laplace(0.0, self.scale, shape)
+            return rng.normal(0.0, self.scale * np.sqrt(counts), shape)
+        # Of one a Laplace variable.
+        first, second = (rng.gamma(counts, self.scale, shape) for _ in "12")
+        return first - second
+
+    def held(self, rng, noisy, counts=1, sampled=False):
+        """What counts may have been, `(draws, *noisy.shape)`: those that are
+        known less noise that is drawn anew.
+
+        Args:
+            noisy: counts, each of the noise of `counts` draws.
+            sampled: whether it is what the counts are on average, if records
+                are drawn independently.
+        """
+        noisy = np.asarray(noisy, float)
+        found = noisy - self.draws(rng, (_DRAWS, *noisy.shape), counts)
+        if not sampled:
+            return found
+        # One more record in each row: zeros are no proof of never.
+        more = np.maximum(found, 0.0) + 1 / noisy.shape[-1]
+        return np.where(found > 0, rng.gamma(more), found)
 
 
 def _laplace_tail(t, first, second):
@@ -219,6 +239,59 @@ def _ends(accepted, value):
         return float(lost)
 
     return end(inside[0], -1), end(inside[-1], 1)
+
+
+def ratio(part, whole):
+    """Their ratio, NaN where the whole is not above 0."""
+    whole = np.where(np.asarray(whole) > 0, whole, np.nan)
+    return part / whole
+
+
+def area(table):
+    """The area under the curve of two classes' counts `(..., 2, bins)`, bins
+    in the order of scores: without and with pairs of one bin."""
+    first, second = table[..., 0, :], table[..., 1, :]
+    below = np.cumsum(first, axis=-1) - first
+    apart = (second * below).sum(axis=-1)
+    ties = np.maximum((second * first).sum(axis=-1), 0.0)
+    pairs = [ratio(1.0, v.sum(axis=-1)) for v in (first, second)]
+    return tuple(v * pairs[0] * pairs[1] for v in (apart, apart + ties))
+
+
+def of_draws(
+    value, least_drawn, most_drawn=None, *, level, of="records", least=0.0
+):
+    """The interval of a number by what it is of counts less drawn noise,
+    `NoiseLaw.held`.
+
+    A draw that hides it (NaN) is beyond both ends. Of a ratio of two sums it
+    is the interval of `share`, of other functions nearly.
+
+    Args:
+        value: float, of the noisy counts.
+        least_drawn, most_drawn: `(draws,)`, the least and the most that the
+            number may be; the same if one is given.
+        level: float in (0, 0.99].
+        of: see `share`.
+        least: which it cannot be below; it cannot be above 1.
+
+    Returns:
+        An `Interval`.
+    """
+    # Farther out there are too few draws.
+    outside = 0.45 * (1 - checks.number("level", level, above=0, at_most=0.99))
+    most_drawn = least_drawn if most_drawn is None else most_drawn
+    known = (
+        np.where(np.isnan(least_drawn), -math.inf, least_drawn),
+        np.where(np.isnan(most_drawn), math.inf, most_drawn),
+    )
+    # No mean of two draws: of infinite ones it is none.
+    low, high = (
+        np.quantile(drawn, tail, method="inverted_cdf")
+        for drawn, tail in zip(known, (outside, 1 - outside))
+    )
+    found = (float(np.clip(v, least, 1.0)) for v in (value, low, high))
+    return Interval(*found, level, of)
 
 
 def absolute_sum(law, right, wrong, confidence, *, records=0, level=0.95):

@@ -54,6 +54,19 @@ def part_by_hash(x, y, held_out=0.2, owners=None):
 
     Proof: docs/proofs/evaluation.md, proposition 5.
     """
+    parted = [_kept(x, "x"), _kept(y, "y")]
+    held = is_held_out(*parted, held_out, owners)
+    if owners is not None:
+        parted.append(columns.owner_ids(owners))
+    train, held_out = np.flatnonzero(~held), np.flatnonzero(held)
+    return (
+        tuple(_rows(v, train) for v in parted),
+        tuple(_rows(v, held_out) for v in parted),
+    )
+
+
+def is_held_out(x, y, held_out, owners=None):
+    """Which records `part_by_hash` holds out, `(n,)`."""
     share = checks.number("held_out", held_out, above=0, below=1)
     parted = [_kept(x, "x"), _kept(y, "y")]
     by = [_of_table(v, name) for v, name in zip(parted, "xy")]
@@ -63,21 +76,30 @@ def part_by_hash(x, y, held_out=0.2, owners=None):
             f"x.shape={parted[0].shape}, y.shape={parted[1].shape}"
         )
     if owners is not None:
-        ids = columns.owner_ids(owners)
-        if ids.shape != (len(by[0]),):
-            raise ValueError(
-                "`owners` must hold one id for each record. Received: "
-                f"owners.shape={ids.shape}, {len(by[0])} records"
-            )
-        parted, by = [*parted, ids], [_words(ids, "owners", exact=True)]
+        ids = _ids(owners, len(by[0]))
+        by = [_words(ids, "owners", exact=True)]
     # The upper 53 bits, which a float64 holds.
-    found = (fixed_rows.hashes(by) >> np.uint64(11)) * 2.0**-53
-    held = found < share
-    train, held_out = np.flatnonzero(~held), np.flatnonzero(held)
-    return (
-        tuple(_rows(v, train) for v in parted),
-        tuple(_rows(v, held_out) for v in parted),
-    )
+    return (fixed_rows.hashes(by) >> np.uint64(11)) * 2.0**-53 < share
+
+
+def one_row_of_each(x, y, owners):
+    """x and y with one row of each owner, drawn at random."""
+    x, y = _kept(x, "x"), _kept(y, "y")
+    ids = _ids(owners, columns.count(y))
+    order = np.random.default_rng().permutation(len(ids))
+    _, first = np.unique(ids[order], return_index=True)
+    rows = np.sort(order[first])
+    return _rows(x, rows), _rows(y, rows)
+
+
+def _ids(owners, n):
+    ids = np.array(columns.owner_ids(owners))
+    if ids.shape != (n,):
+        raise ValueError(
+            "`owners` must hold one id for each record. Received: "
+            f"owners.shape={ids.shape}, {n} records"
+        )
+    return ids
 
 
 def _is_frame(x):

@@ -22,6 +22,7 @@ from keras_fm.core.private_part import parts_of
 from keras_fm.core.record_alone import FeatureMap, runs_its_graph
 from keras_fm.evaluation.choice_query import Choice, ChoiceQuery
 from keras_fm.evaluation.evaluation_query import (
+    LEAST_PROBABILITY,
     MEANS,
     Evaluation,
     EvaluationQuery,
@@ -44,7 +45,9 @@ from keras_fm.training.proven_plan import PLACES, READ_BATCH
 
 # How far probabilities may be from adding up to 1.
 _SUM_TOLERANCE = 1e-2
-NUMBERS = ("mean_absolute_error", "mean_squared_error")
+NUMBERS = ("mean_absolute_error", "mean_squared_error", "r2")
+# What classes alone do not answer.
+_OF_PROBABILITIES = {"log_loss", "calibration", "auc"}
 
 REST = "rest"
 
@@ -65,6 +68,7 @@ def private_evaluate(
     clip: bool = False,
     unit: str | None = None,
     reach: int = 0,
+    rows: str = "",
     name: str = "evaluation",
     notes: Sequence[str] = (),
     reproducible_noise: int | None = None,
@@ -95,8 +99,10 @@ def private_evaluate(
             an estimator with labels of its own in these labels, and of one
             of this package the table that it takes.
         ledger: the `Ledger` that is charged.
-        metrics: `"accuracy"`, `"confusion_matrix"`, `"calibration"`; or, for
-            numbers, `"mean_absolute_error"`, `"mean_squared_error"`.
+        metrics: `"accuracy"`, `"log_loss"`, `"confusion_matrix"` (recall,
+            precision and balanced accuracy are computed of it),
+            `"calibration"`, `"auc"` (two classes); or, for numbers,
+            `"mean_absolute_error"`, `"mean_squared_error"`, `"r2"`.
         share: of the ledger's budget, in (0, 1], see `PrivacyBudget.split`;
             `"rest"` for all that is left of it. Either this or `epsilon`.
         epsilon: what the evaluation alone may cost, at the ledger's delta.
@@ -106,7 +112,8 @@ def private_evaluate(
         classes: where the model does not say it: how many classes there
             are, or their labels in the order of its outputs. (Of an
             estimator, the order of its own `classes_` counts.)
-        bins: int, of calibration: bins of the largest probability.
+        bins: int, of calibration: bins of the largest probability. An AUC
+            has five times as many, of the second class's.
         bounds: `(low, high)` on the numbers, public; predictions are clipped
             to them.
         from_logits: whether outputs are logits; `None`: if the model ends
@@ -116,6 +123,8 @@ def private_evaluate(
         unit: if the ledger's unit is not one record: that unit, repeated, to
             declare that each has at most one row of the data.
         reach: see `keras_fm.Unit`.
+        rows: which records these are, in words that the statement repeats;
+            `"in sample"` if the model was trained on them.
         name: of the ledger's entry.
         notes: further public facts for it.
         reproducible_noise: `None`, or an int seed: not private.
@@ -144,8 +153,10 @@ def private_evaluate(
     asked = AskedModel(model, ledger, public=public)
     facts += asked.facts
     records.check(data)
+    if rows:
+        check_line("`rows`", checks.text("rows", rows, "words on one line"))
     metrics = _metrics(metrics)
-    shape = _shape(metrics, [asked], classes, bounds)
+    shape = _shape(metrics, [asked], classes, bounds) | {"rows": rows}
     paid = {
         "ledger": ledger,
         "share": share,
@@ -374,9 +385,9 @@ def _unit_facts(ledger, unit, reach):
         return []
     if unit is None or unit not in (ledger.unit, declared_words(ledger.unit)):
         raise ValueError(
-            f"The privacy unit of the ledger is {ledger.unit!r}, and a "
-            "question counts rows. If no unit has more than one row of these "
-            "data, say so: repeat it as `unit=`. Else keep one row of each. "
+            f"The privacy unit of the ledger is {ledger.unit!r}, and an "
+            "evaluation counts rows. If no unit has more than one row of these "
+            "data, repeat it as `unit=`. Else keep one row of each. "
             f"Received: unit={unit!r}"
         )
     return [f"by declaration no unit ({unit}) has more than one row"]
@@ -405,8 +416,8 @@ def _shape(metrics, models, classes, bounds):
     first, *others = (asked.labels for asked in models)
     if len(found) > 1 or any(np.any(first != other) for other in others):
         raise ValueError(
-            "All models must have the same classes in the same order; of a "
-            "model that has none, say them, `classes=[...]`. Received: models "
+            "All models must have the same classes in the same order. Pass "
+            "`classes=[...]` for a model without. Received: models "
             f"of {sorted(found)} classes"
         )
     return {"classes": found.pop()}
@@ -415,32 +426,43 @@ def _shape(metrics, models, classes, bounds):
 def _compared(query, outputs, y, logits, clip):
     """Shares and cells of records, see `EvaluationQuery.accumulate`."""
     if set(query.asked) & set(NUMBERS):
-        of = dict(
-            zip(
-                NUMBERS,
-                errors(outputs, y, query.low, query.high, clip),
-            )
-        )
-        shares = np.stack([1 - of[name] for name in query.means], axis=1)
+        of = agreement(outputs, y, query.low, query.high, clip)
+        if "r2" in query.asked and np.size(y) != len(y):
+            one = "without r2 where a record has several numbers"
+            checks.refuse("metrics", query.metrics, one)
+        shares = np.stack([of[name] for name in query.means], axis=1)
         return shares, np.zeros((len(shares), 0), int)
     # True and False are classes, too.
     y = y.astype(int) if y.dtype.kind == "b" else y
     truth = bounds_lib.class_indices(y, len(outputs), query.classes)
-    said, confidence = decided(
-        outputs, query.classes, logits, "calibration" in query.asked
-    )
+    sure = bool(set(query.asked) & _OF_PROBABILITIES)
+    said, probabilities = decided(outputs, query.classes, logits, sure)
     right = truth == said
     cells = []
     for name in query.tables:
         if name == "confusion_matrix":
             cells.append(truth * query.classes + said)
-        else:
-            bin_ = np.minimum(
-                (confidence * query.bins).astype(int), query.bins - 1
-            )
+        elif name == "calibration":
+            bin_ = _bins(probabilities.max(axis=1), query.bins)
             cells.append(2 * bin_ + ~right)
-    shares = right[:, None].astype(float)[:, : len(query.means)]
+        else:
+            # Bins that are narrow where a class is rare.
+            angle = np.arcsin(np.sqrt(np.clip(probabilities[:, 1], 0, 1)))
+            bin_ = _bins(angle * 2 / np.pi, 5 * query.bins)
+            cells.append(truth * 5 * query.bins + bin_)
+    of = {"accuracy": right}
+    if "log_loss" in query.means:
+        own = np.take_along_axis(probabilities, truth[:, None], 1)[:, 0]
+        own = np.clip(own, LEAST_PROBABILITY, 1.0)
+        of["log_loss"] = 1 - np.log(own) / np.log(LEAST_PROBABILITY)
+    shares = np.zeros((len(right), len(query.means)))
+    for column, name in zip(shares.T, query.means):
+        column[:] = of[name]
     return shares, np.array(cells, int).reshape(len(cells), len(right)).T
+
+
+def _bins(values, bins):
+    return np.minimum((values * bins).astype(int), bins - 1)
 
 
 def _as_notes(notes):
@@ -486,8 +508,8 @@ class AskedModel:
             self._check_keras(ledger, public)
         elif public is None:
             raise ValueError(
-                "`public` must say where the model comes from, since what it "
-                "says of private records is a function of all that shaped "
+                "`public` must say where the model comes from, because its "
+                "answers on private records depend on all that trained "
                 "it: other records (`public='trained on ...'`), or releases "
                 "of this ledger (`public='from the releases of this "
                 f"ledger'`). Received: {type(model).__name__}"
@@ -525,9 +547,9 @@ class AskedModel:
         named = "; or say where it is from: `public='trained on ...'`"
         if not parts:
             raise ValueError(
-                f"The model '{model.name}' has no private part, so it cannot "
-                "be seen what its weights were trained on. Say why they are "
-                "no function of these records: `public='trained on ...'`"
+                f"The model '{model.name}' has no private part, so nothing "
+                "shows what its weights were trained on. If not on these "
+                "records, say on which: `public='trained on ...'`"
             )
         for part in parts:
             if not part.is_released:
@@ -538,8 +560,8 @@ class AskedModel:
                 )
             if model_check.ledger_besides(ledger, part.ledger_json) is not None:
                 raise ValueError(
-                    f"'{part.name}' was released under another ledger. Ask "
-                    "under that one, `private.ledger`, if the records are "
+                    f"'{part.name}' was released under another ledger. Pass "
+                    "that one, `private.ledger`, if the records are "
                     f"the same{named}"
                 )
         ours = {id(v) for part in parts for v in part.weights}
@@ -732,7 +754,7 @@ def numbered(values, labels, what):
     if places is None or -1 in places:
         raise ValueError(
             f"{what} must hold labels among {list(index)}. At least one is "
-            "none of them."
+            "not among them."
         )
     return np.array(places, int)
 
@@ -778,8 +800,8 @@ def decided(outputs, classes, from_logits, confident=False):
         confident: whether probabilities are asked for.
 
     Returns:
-        tuple `(classes, probabilities)`, `(n,)` each; the latter `None` if
-        not asked for.
+        tuple `(classes, probabilities)`, `(n,)` and `(n, classes)`; the
+        latter `None` if not asked for.
 
     Raises:
         ValueError: if the outputs are something else.
@@ -789,8 +811,8 @@ def decided(outputs, classes, from_logits, confident=False):
     if outputs.dtype.kind in "biu" and outputs.ndim == 1:
         if confident:
             raise ValueError(
-                "Calibration needs probabilities or logits. The model gives "
-                "classes."
+                "Calibration, log-loss and AUC need probabilities or logits. "
+                "The model gives classes."
             )
         return bounds_lib.class_indices(outputs, len(outputs), classes), None
     binary = outputs.ndim == 1 and classes == 2
@@ -814,13 +836,15 @@ def decided(outputs, classes, from_logits, confident=False):
                 "without softmax or sigmoid."
             )
         outputs = both
-    found = outputs.argmax(axis=1)
-    return found, outputs.max(axis=1) if confident else None
+    return outputs.argmax(axis=1), outputs if confident else None
 
 
-def errors(outputs, y, low, high, clip):
-    """Absolute errors as shares of the largest one, `(n,)`, a mean over what
-    is predicted of each record, and the same of their squares.
+def agreement(outputs, y, low, high, clip):
+    """Of each mean of numbers the shares of records, dict of `(n,)`.
+
+    Errors are means over what is predicted of a record, as shares of the
+    largest; what is given is one less these. Targets are scaled to [0, 1],
+    and their squares are of their distance from the middle.
 
     Raises:
         ValueError: if numbers are outside their public bounds.
@@ -838,6 +862,13 @@ def errors(outputs, y, low, high, clip):
             f"At least one number of `y` is outside the public bounds "
             f"({low:g}, {high:g}). Pass wider ones, or `clip=True`."
         )
-    apart = np.clip(outputs, low, high) - np.clip(y, low, high)
-    apart = np.clip(np.abs(apart) / (high - low), 0.0, 1.0)
-    return apart.mean(axis=1), np.square(apart).mean(axis=1)
+    y = np.clip(y, low, high)
+    apart = np.abs(np.clip(outputs, low, high) - y) / (high - low)
+    apart = np.clip(apart, 0.0, 1.0)
+    target = np.clip((y - low) / (high - low), 0.0, 1.0)
+    return {
+        "mean_absolute_error": 1 - apart.mean(axis=1),
+        "mean_squared_error": 1 - np.square(apart).mean(axis=1),
+        "target": target.mean(axis=1),
+        "squared_target": np.square(2 * target - 1).mean(axis=1),
+    }

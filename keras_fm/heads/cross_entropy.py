@@ -20,6 +20,7 @@ import math
 import numpy as np
 
 from keras_fm.core.quadratic_release import QuadraticObjective
+from keras_fm.heads import class_weights
 from keras_fm.heads.head_release import HeadRelease
 from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import checks
@@ -36,6 +37,8 @@ class CrossEntropyQuery(QuadraticObjective, QuadraticQuery):
             otherwise classes 0..M-1.
         independent: whether the outputs are M labels of their own, each 0 or
             1, instead of classes.
+        class_weights: `None`, or a number in [0, 1] for each class: what a
+            record adds to A and S is multiplied by that of its class.
         num_features, feature_bound, nonnegative, quadratic_scale, grouped,
             reach: see `QuadraticQuery`.
 
@@ -51,13 +54,24 @@ class CrossEntropyQuery(QuadraticObjective, QuadraticQuery):
 
     num_outputs: int
     independent: bool = False
+    class_weights: tuple | None = None
 
     # Of labels, where a logit of zero is.
     target_centre = 0.5
 
     def __post_init__(self):
         super().__post_init__()
-        checks.fields(self, num_outputs=checks.count, independent=checks.flag)
+        checks.fields(
+            self,
+            num_outputs=checks.count,
+            independent=checks.flag,
+        )
+        class_weights.check_field(self)
+        if self.class_weights and self.public_features:
+            raise ValueError(
+                "`class_weights` are of labels, and A would be, too: "
+                "`public_features=True` takes it for public."
+            )
 
     @property
     def num_targets(self):
@@ -90,7 +104,8 @@ class CrossEntropyQuery(QuadraticObjective, QuadraticQuery):
     def reads(self):
         """What a release of this objective reads, in words."""
         target = "one-hot y" if self._one_hot else "y - 1/2"
-        return self._reads(f"t = {target}")
+        weights = class_weights.in_words(self.class_weights)
+        return self._reads(f"t = {target}") + weights
 
     def targets(self, y, n, clip=False):
         m, shift = self.num_outputs, self.target_shift
@@ -100,6 +115,12 @@ class CrossEntropyQuery(QuadraticObjective, QuadraticQuery):
         if m == 1:
             return found[:, None] + shift
         return np.eye(m)[found]
+
+    def _weighed(self, rows, targets):
+        if self.class_weights is None:
+            return rows, targets
+        root = class_weights.of_records(self.class_weights, targets) ** 0.5
+        return rows * root, targets * root
 
     def linear_coefficients(self, linear):
         """L = sum h (1/2 - y)^T, `(m, M)`, from S."""

@@ -20,6 +20,7 @@ from functools import partial
 
 import numpy as np
 
+from keras_fm.heads import class_weights
 from keras_fm.heads.coefficient_grid import EXACT_ROWS, CoefficientGrid
 from keras_fm.heads.cross_entropy import CrossEntropyQuery
 from keras_fm.heads.squared_error import bounds_in_words
@@ -80,6 +81,8 @@ class GradientQuery(SumQuery):
             1, instead of classes.
         target_bounds: of numbers alone, which are scaled to [-1, 1]; see
             `SquaredErrorQuery`.
+        class_weights: `None`, or a number in [0, 1] for each class, which
+            multiplies a record's coefficient after the clip.
 
     Raises:
         ValueError: if an argument is outside its range.
@@ -99,6 +102,7 @@ class GradientQuery(SumQuery):
     grouped: bool = False
     independent: bool = False
     target_bounds: tuple | None = None
+    class_weights: tuple | None = None
 
     # All reads are one entry of the ledger.
     paid_for_together = True
@@ -137,6 +141,7 @@ class GradientQuery(SumQuery):
                 "target_bounds", self.target_bounds, self.num_outputs
             )
             object.__setattr__(self, "target_bounds", bounds)
+        class_weights.check_field(self)
 
     @property
     def reads(self):
@@ -156,6 +161,7 @@ class GradientQuery(SumQuery):
             f"first-order coefficients of the {loss} of an output layer "
             f"({self.num_features} x {self.num_outputs}{of}), {whose} "
             f"clipped to norm {self.clip:g}"
+            + class_weights.in_words(self.class_weights)
         )
 
     def with_loss(self, loss):
@@ -366,6 +372,8 @@ class GradientQuery(SumQuery):
         # Inside by more than the rounding of norms and products amounts to.
         bound = self.clip * (1 - 1e-13)
         delta *= bound / np.maximum(norms, bound)
+        if self.class_weights is not None:
+            delta *= class_weights.of_records(self.class_weights, targets).T
         return self._grid.cut(delta)
 
     def _total_of_owners(self, h, delta, counts, step):

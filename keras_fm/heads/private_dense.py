@@ -1,3 +1,4 @@
+import dataclasses
 import functools
 import math
 from typing import Any
@@ -11,7 +12,7 @@ from keras_fm.core.guarantee import STARTS
 from keras_fm.core.planned_release import PlannedRelease, PublishedNoise
 from keras_fm.core.private_part import ReleasedLayer
 from keras_fm.core.released import check_paid, stored_arrays
-from keras_fm.heads import claims, coefficient_noise
+from keras_fm.heads import claims, class_weights, coefficient_noise
 from keras_fm.heads.gradient_query import GradientQuery
 from keras_fm.heads.head_losses import HEAD_LOSSES
 from keras_fm.heads.rounds import Rounds
@@ -77,6 +78,11 @@ class PrivateDense(ReleasedLayer):
         target_bounds: of numbers alone, and needed for them: public
             `(low, high)` of all, or one such pair for each output. The
             objective has them scaled to [-1, 1]; outputs are in their unit.
+        class_weight: of classes alone: `None`, a dict from classes to public
+            numbers (1 where it has none), or `"balanced"`, by counts of the
+            classes that a twentieth of the layer's budget releases. What a
+            record adds is multiplied by the weight of its class over the
+            largest, after every bound.
         unprotected: `True` for the non-private twin.
 
     Input shape: `(batch, inputs)`. Output shape: `(batch, units)`.
@@ -107,6 +113,7 @@ class PrivateDense(ReleasedLayer):
         loss: str = "cross_entropy",
         target_bounds: Any = None,
         feature_l1_bound: float | None = None,
+        class_weight: Any = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -121,8 +128,8 @@ class PrivateDense(ReleasedLayer):
         )
         if rounds is not None and (quadratic_scale != 1.0 or feature_l1_bound):
             raise ValueError(
-                "`quadratic_scale` and `feature_l1_bound` belong to one read, "
-                "not to `rounds`. Received: "
+                "`quadratic_scale` and `feature_l1_bound` belong to one "
+                "release, not to `rounds`. Received: "
                 f"quadratic_scale={quadratic_scale}, "
                 f"feature_l1_bound={feature_l1_bound}"
             )
@@ -140,6 +147,11 @@ class PrivateDense(ReleasedLayer):
                 f"target_bounds={target_bounds}, loss={loss!r}"
             )
         self.target_bounds = target_bounds
+        self.class_weight = class_weights.checked(
+            "class_weight",
+            class_weight,
+            max(2, self.units) if self.predicts == "classes" else None,
+        )
         if rounds is not None:
             rounds = Rounds.of(rounds).of_losses(self._kind.rounds)
         self.rounds = rounds
@@ -244,6 +256,8 @@ class PrivateDense(ReleasedLayer):
             features, or with `rounds` a `GradientQuery`.
         """
         of_targets = self._kind.fields(self.target_bounds)
+        if isinstance(self.class_weight, tuple):
+            of_targets["class_weights"] = self.class_weight
         if self.rounds is not None:
             if public_features:
                 self.check_labels_alone()
@@ -270,13 +284,18 @@ class PrivateDense(ReleasedLayer):
         )
 
     def check_labels_alone(self):
+        if self.class_weight is not None:
+            raise ValueError(
+                f"`class_weight` of layer '{self.name}' weighs features by "
+                'labels, which neighbours="replace_label" keeps secret alone. '
+                'Leave it out; or write neighbours="replace_one".'
+            )
         if self.rounds is None:
             return
         raise ValueError(
-            f"`rounds` of layer '{self.name}' buy nothing under "
-            'neighbours="replace_label": what depends on labels in the '
-            "gradient of the cross-entropy is sum h y^T, whatever the "
-            "weights, and one read has all of it. Leave out `rounds`; or "
+            f"`rounds` of layer '{self.name}' gain nothing under "
+            'neighbours="replace_label": one release has all that the '
+            "gradients use of the labels. Leave out `rounds`, or "
             'write neighbours="replace_one", which protects labels too.'
         )
 
@@ -328,6 +347,9 @@ class PrivateDense(ReleasedLayer):
                 )
             }
         )
+        if self._balanced:
+            weights = objective.class_weights
+            expected = dataclasses.replace(expected, class_weights=weights)
         if objective != expected:
             raise ValueError(
                 f"The release is not one of layer '{self.name}', which "
@@ -355,8 +377,26 @@ class PrivateDense(ReleasedLayer):
 
     # What a release reads ------------------------------------------------
 
+    @property
+    def _balanced(self):
+        return self.class_weight == class_weights.BALANCED
+
     def release_names(self):
-        return [self.name]
+        return [class_weights.NAME] * self._balanced + [self.name]
+
+    @property
+    def own_shares(self):
+        """Of the layer's budget, in the order of `release_names`."""
+        first = [class_weights.SHARE] * self._balanced
+        return [*first, 1 - sum(first)]
+
+    @property
+    def start_fact(self):
+        """What statements say of the weights of classes."""
+        if self.class_weight is None:
+            return None
+        of = "released" if self._balanced else "public, by declaration"
+        return f"weights of classes: {of}"
 
     def planned_releases(self, reading):
         query = self.objective(
@@ -367,7 +407,18 @@ class PrivateDense(ReleasedLayer):
             reading.check_rounds(f"`rounds` of layer '{self.name}'")
             more["samples"] = reading.samples(self.rounds)
             more["carry_out"] = functools.partial(reading.descend, self)
+        first = []
+        if self._balanced:
+            found = []
+            first = [reading.counts_of_classes(self.units, found.append)]
+
+            def prepare(planned):
+                weighed = dataclasses.replace(query, class_weights=found[-1])
+                return dataclasses.replace(planned, query=weighed)
+
+            more["prepare"] = prepare
         return [
+            *first,
             PlannedRelease(
                 name=self.name,
                 query=query,
@@ -375,7 +426,7 @@ class PrivateDense(ReleasedLayer):
                 read=functools.partial(reading.labelled, self),
                 learn=functools.partial(reading.keep, self),
                 **more,
-            )
+            ),
         ]
 
     def check_labels(self, y, n):
@@ -389,11 +440,12 @@ class PrivateDense(ReleasedLayer):
     def claims(self, publishing):
         """What `guarantee="published"` is charged: noise on the coefficients
         of the loss."""
-        if self.rounds is not None:
-            raise ValueError(
-                f"`rounds` of layer '{self.name}' belong to "
-                'guarantee="proven".'
-            )
+        for name in ("rounds", "class_weight"):
+            if getattr(self, name) is not None:
+                raise ValueError(
+                    f"`{name}` of layer '{self.name}' belong to "
+                    'guarantee="proven".'
+                )
         if self.loss != "cross_entropy":
             raise ValueError(
                 f"loss={self.loss!r} of layer '{self.name}' belongs to "

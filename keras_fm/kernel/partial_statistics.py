@@ -57,9 +57,9 @@ class PartialStatistics:
     def __init__(self, query, clip=False):
         if not hasattr(query, "entry_bounds"):
             raise ValueError(
-                "Only a query that is released in one pass has partial "
-                "statistics; one that is read at given weights has them at "
-                "those, `query.at(weights)`. Received: "
+                "Partial statistics need a query that is released once. In "
+                "rounds, give the query at the weights of this round, "
+                "`query.at(weights)`. Received: "
                 f"{type(query).__name__}"
             )
         self.query, self.clip = query, clip
@@ -220,7 +220,7 @@ class PartialStatistics:
                     )
                 ]
         except strict_json.MALFORMED as e:
-            raise ValueError(f"These are no partial statistics: {e}") from e
+            raise ValueError(f"These are not partial statistics: {e}") from e
         return made
 
     def __reduce__(self):

@@ -511,6 +511,7 @@ class QuadraticQuery(OwnedSumQuery):
         """
         rows = self._check_features(h, clip)
         targets = self.targets(y, len(rows), clip)
+        rows, targets = self._weighed(rows, targets)
         if not len(rows):
             return statistics
         if exact:
@@ -529,6 +530,11 @@ class QuadraticQuery(OwnedSumQuery):
         else:
             batch = self._sum(rows, targets)
         return tuple(s + b for s, b in zip(statistics, batch))
+
+    def _weighed(self, rows, targets):
+        """Rows and targets, no longer than they were, of which A and S are
+        made."""
+        return rows, targets
 
     def _sum(self, rows, targets):
         """A and S of some rows."""

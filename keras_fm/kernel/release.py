@@ -103,8 +103,8 @@ def release_statistics(partial, *, mechanism, ledger, name, noise, notes=()):
     """
     if type(partial.query) not in RELEASES:
         raise ValueError(
-            "Statistics at given weights are one read of several, which are "
-            "paid for together: `keras_fm.gathered_reads.GatheredReads`. "
+            "Statistics at given weights are one round of several. Charge and "
+            "release all by `keras_fm.gathered_reads.GatheredReads`. "
             f"Received: {partial!r}"
         )
     entry = checked_entry(partial.query, mechanism, ledger, name, noise, notes)

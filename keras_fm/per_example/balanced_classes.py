@@ -2,15 +2,34 @@
 
 import numpy as np
 
+from keras_fm.heads.class_weights import NAME, SHARE
 from keras_fm.kernel import release
 from keras_fm.kernel.partial_statistics import PartialStatistics
 from keras_fm.kernel.planning import calibration
 from keras_fm.preprocessing.column_histogram import ColumnHistogramQuery
 
-# Of the budget of a fit, for the counts.
-SHARE = 0.05
 # A count below so many standard deviations of its noise is taken as that.
 _FLOOR = 4.0
+
+
+def query(classes, grouped, reach=0):
+    """How often each of `classes` occurs."""
+    return ColumnHistogramQuery(
+        num_columns=1, num_bins=classes, grouped=grouped, reach=reach
+    )
+
+
+def places(labels, classes):
+    """What the query reads of labels, whole numbers `(n,)`: `(n, 1)`."""
+    return (labels[:, None] + 0.5) * (2 / classes) - 1
+
+
+def weights(found):
+    """Weights of classes, the largest 1, of released counts."""
+    variance = found.mechanism.coordinate_variance(found.query.size)
+    least = max(_FLOOR * variance**0.5, 1.0)
+    counts = np.maximum(found.statistics["counts"][0], least)
+    return tuple((counts.min() / counts).tolist())
 
 
 class BalancedClasses:
@@ -24,9 +43,7 @@ class BalancedClasses:
     """
 
     def __init__(self, classes, grouped, ledger, spends):
-        self._query = ColumnHistogramQuery(
-            num_columns=1, num_bins=classes, grouped=grouped
-        )
+        self._query = query(classes, grouped)
         self._classes, self._ledger = classes, ledger
         self.mechanism = calibration.calibrate(
             self._query,
@@ -34,7 +51,7 @@ class BalancedClasses:
             neighbours=ledger.neighbours,
             share=SHARE * spends,
         )
-        self._terms = {"name": "counts of classes", "ledger": ledger}
+        self._terms = {"name": NAME, "ledger": ledger}
 
     def entry(self, noise):
         """What it is charged as."""
@@ -53,7 +70,7 @@ class BalancedClasses:
         Returns:
             dict from classes to weights, of which the largest is 1.
         """
-        values = (labels[:, None] + 0.5) * (2 / self._classes) - 1
+        values = places(labels, self._classes)
         partial = PartialStatistics(self._query)
         if owners is None:
             partial.add(values)
@@ -63,6 +80,4 @@ class BalancedClasses:
         found = release.release_statistics(
             partial, mechanism=self.mechanism, noise=noise, **self._terms
         )
-        least = max(_FLOOR * self.mechanism.stddev, 1.0)
-        counts = np.maximum(found.statistics["counts"][0], least)
-        return dict(enumerate((counts.min() / counts).tolist()))
+        return dict(enumerate(weights(found)))

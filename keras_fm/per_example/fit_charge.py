@@ -65,8 +65,8 @@ class FitCharge:
         lot = getattr(callback.guarantee, "lot", batch_size)
         if lot != batch_size:
             raise ValueError(
-                "The noise of a published form is of its `lot`, which must be "
-                f"the batch size of `fit`. Received: lot={lot}, batch_size="
+                "`lot` must be the `batch_size` of `fit`: the published noise "
+                f"is divided by it. Received: lot={lot}, batch_size="
                 f"{batch_size}"
             )
         if ledger.budget.delta <= 0:

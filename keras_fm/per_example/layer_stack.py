@@ -93,18 +93,18 @@ def check_layer(layer, seen):
         )
     if getattr(layer, "quantization_mode", None) is not None:
         raise ValueError(
-            f"Layer {kind} is quantized ({layer.quantization_mode}), and "
-            "whole numbers do not learn. Quantize the model once it is trained."
+            f"Layer {kind} is quantized ({layer.quantization_mode}) and "
+            "cannot be trained. Quantize the model after the training."
         )
     if getattr(layer, "activity_regularizer", None) is not None:
         raise ValueError(
-            f"`activity_regularizer` of layer {kind} reads records "
-            "beside the coefficients. Remove it."
+            f"`activity_regularizer` of layer {kind} uses records "
+            "outside of the clipped coefficients. Remove it."
         )
     if seen:
         raise ValueError(
-            f"Layer {kind} is in `layers` twice: shared weights have no "
-            "coefficients of their own."
+            f"Layer {kind} is in `layers` twice. Build a layer for each "
+            "place: shared weights cannot be clipped by layer."
         )
 
 

@@ -756,8 +756,8 @@ def check_proven(guarantee, rows_per_owner):
     if not plain:
         raise ValueError(
             "`make_private` protects rows or owners whose number is public, "
-            "in one fit: of `Proven(...)` it knows `neighbours`, `spends` and "
-            "`unit=Unit(owners=ids)` alone."
+            "in one fit: of `Proven(...)` it takes only `neighbours`, "
+            "`spends` and `unit=Unit(owners=ids)`."
         )
     if (guarantee.unit.owners is None) != (rows_per_owner is None):
         raise ValueError(

@@ -140,7 +140,7 @@ def _published():
         data = f.read()
     if hashlib.sha256(data).hexdigest() != _SHA256:
         raise ValueError(
-            f"The weights of {_PACKAGE} must be those that are known here. "
+            f"The weights of {_PACKAGE} must be those of the known version. "
             "Received: a file with another SHA-256"
         )
     return [

@@ -256,7 +256,7 @@ class PatchResponses(keras.layers.Layer):
             values, vectors = np.linalg.eigh(moment)
             values, vectors = values[::-1][:rank], vectors[:, ::-1][:, :rank]
             if not (is_odd or noise or values[0] > 1e-12):
-                raise ValueError("The patches of the public images are flat.")
+                raise ValueError("The public images must have some contrast.")
             scale = np.maximum(values, 0) + self.whitening + noise
             scale = scale**-0.5
             columns.append(basis @ vectors * scale)

@@ -9,7 +9,10 @@ import keras
 import numpy as np
 
 from keras_fm.core import full_precision, model_graph, model_inputs
+from keras_fm.core.planned_release import PlannedRelease
 from keras_fm.core.record_alone import FeatureMap, unlisted
+from keras_fm.heads import class_weights
+from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import mechanisms, records
 from keras_fm.kernel import release as release_lib
 from keras_fm.kernel.budget import Neighbours
@@ -17,6 +20,7 @@ from keras_fm.kernel.ledger.noisy_statistics import RELEASES
 from keras_fm.kernel.planning import calibration
 from keras_fm.kernel.reads import columns, fixed_rows, sampling
 from keras_fm.kernel.reads.gradient_reads import GradientReads
+from keras_fm.per_example import balanced_classes
 from keras_fm.training import model_check, read_records
 from keras_fm.training.memo import Memo
 
@@ -349,6 +353,23 @@ class ProvenPlan:
         for x, y, rows, *owners in self.read(tensor):
             yield part.augment(x[rows]), y[rows], *owners
 
+    def counts_of_classes(self, outputs, learn):
+        """The release of how often each class occurs; `learn` is given the
+        weights that follow, a tuple."""
+        classes = max(2, outputs)
+
+        def read():
+            for _, y, *owners in self.checked():
+                found = bounds_lib.class_indices(y, len(y), classes, outputs)
+                yield balanced_classes.places(found, classes), None, *owners
+
+        return PlannedRelease(
+            name=class_weights.NAME,
+            query=balanced_classes.query(classes, **self.privacy_unit),
+            read=read,
+            learn=lambda found: learn(balanced_classes.weights(found)),
+        )
+
     def from_above(self, part, function):
         """`(found, rows[, owners])`: `function` of the model from the inputs
         of a part upwards, and of records there."""
@@ -474,7 +495,8 @@ class ProvenPlan:
             shares = [share * most / sum(shares) for share in shares]
         (top,) = self._whole_top
         left, count = 1 - sum(shares), len(top.release_names())
-        return [*shares, *[left / count] * count]
+        own = getattr(top, "own_shares", [1 / count] * count)
+        return [*shares, *(left * share for share in own)]
 
     def share(self, name):
         """The share of the budget of a release."""
@@ -682,6 +704,8 @@ class ProvenPlan:
     def carry_out_one(self, planned):
         """Charges the ledger for one release, reads, and lets it be learned."""
         mechanism = self.mechanism(planned)
+        if planned.prepare is not None:
+            planned = planned.prepare(planned)
         given = {
             "mechanism": mechanism,
             "ledger": self.ledger,

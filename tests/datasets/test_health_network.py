@@ -3,7 +3,7 @@ and whether behaviour can be learned at all."""
 
 import dataclasses
 import pathlib
-import re
+import runpy
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from keras_fm.datasets.health_network import HealthNetwork
 
 pytestmark = [pytest.mark.once, pytest.mark.full]
 
-DOCS = pathlib.Path(__file__).parents[2] / "docs" / "health_network.md"
+BENCHMARK = pathlib.Path(__file__).parents[2] / "benchmarks/health_network.py"
 
 
 @pytest.fixture(scope="module")
@@ -321,13 +321,11 @@ def test_sample_draws_rows_once(small):
     ],
 )
 def test_behaviour_can_be_learned(
-    name, target, above_majority, own, social, events, request
+    name, target, above_majority, own, social, events, request, monkeypatch
 ):
-    """The function in the docs, at the fixed seed; nothing is drawn anew."""
-    blocks = re.findall(r"```python\n(.*?)```", DOCS.read_text(), re.DOTALL)
-    (source,) = (b for b in blocks if "def ablation" in b)
-    names = {}
-    exec(source, names)
+    """The benchmark's function, at the fixed seed; nothing is drawn anew."""
+    monkeypatch.syspath_prepend(str(BENCHMARK.parent))
+    names = runpy.run_path(str(BENCHMARK))
     network = request.getfixturevalue(name)
     rate = 0.2 if name == "daily" else 1.0
     accuracy = names["ablation"](network, rate, target=target)

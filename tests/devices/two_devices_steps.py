@@ -20,6 +20,7 @@ import numpy as np
 
 import keras_fm as fm
 from keras_fm.callbacks import PrivateModel
+from keras_fm.lab.baselines.conditional_rbm import ConditionalRBM
 
 (X, Y), _ = fm.datasets.load("digits")
 X, Y = X[:200].reshape(200, 64), Y[:200]
@@ -108,7 +109,7 @@ def energies():
     before = rbm.get_weights()
     rbm.fit(images, batch_size=100, verbose=0, shuffle=False)
     found = [moved(rbm, before)]
-    rival = fm.baselines.ConditionalRBM(
+    rival = ConditionalRBM(
         8, 10, {"present": (0, 64)}, generative_weight=0.0, seed=0
     )
     rival.build((None, 64))

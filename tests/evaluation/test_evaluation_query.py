@@ -9,10 +9,12 @@ from neighbours import Domain, check_sensitivity, shares
 
 from keras_fm.evaluation.evaluation_query import (
     GRID,
+    IN_SAMPLE,
     METRICS,
     Evaluation,
     EvaluationQuery,
 )
+from keras_fm.evaluation.private_evaluation import agreement
 from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.kernel.mechanisms import (
     LaplaceMechanism,
@@ -22,6 +24,9 @@ from keras_fm.kernel.release import calibrate
 from keras_fm.lab.auditing import audit_objective
 
 ASKED = [
+    ("log_loss", "confusion_matrix"),
+    ("r2",),
+    ("log_loss", "auc"),
     ("accuracy",),
     ("confusion_matrix",),
     ("accuracy", "calibration"),
@@ -31,7 +36,10 @@ ASKED = [
 
 
 def query_of(metrics, records=0):
-    return EvaluationQuery(metrics=metrics, classes=3, bins=4, records=records)
+    classes = 2 if "auc" in metrics else 3
+    return EvaluationQuery(
+        metrics=metrics, classes=classes, bins=4, records=records
+    )
 
 
 def domain_of(query):
@@ -165,7 +173,7 @@ def test_without_noise_the_metrics_are_those_of_the_records():
     ]
     assert rows[2]["confidence"] == pytest.approx((0.4, 0.6))
     assert rows[2]["accuracy"].value == pytest.approx(right[bin_ == 2].mean())
-    with pytest.raises(ValueError, match="was not asked"):
+    with pytest.raises(ValueError, match="was not evaluated"):
         found.mean("mean_squared_error")
     with pytest.raises(ValueError, match="`of` must be"):
         found.mean("accuracy", of="everybody")
@@ -188,11 +196,93 @@ def test_errors_have_the_units_of_the_numbers():
     )
 
 
+def test_recall_and_precision_are_those_of_the_table():
+    matrix = np.array([[70.0, 20, 10], [5, 40, 5], [0, 0, 50]])
+    query = query_of("confusion_matrix")
+    found = evaluation(query, [matrix], NEARLY_NONE)
+    for of in ("records", "population"):
+        for name, sums in (("recall", 1), ("precision", 0)):
+            wanted = np.diag(matrix) / matrix.sum(axis=sums)
+            for one, value in zip(getattr(found, name)(of=of), wanted):
+                assert one.value == pytest.approx(value)
+                assert one.low <= value <= one.high <= 1
+                assert (one.high - one.low < 1e-4) == (of == "records")
+        balanced = found.balanced_accuracy(of=of)
+        assert balanced.value == pytest.approx((0.7 + 0.8 + 1) / 3)
+        assert found.mean("accuracy", of=of).value == pytest.approx(0.8)
+    assert "balanced accuracy: 0.8333" in repr(found)
+
+
+def test_a_class_without_records_does_not_hide_the_others():
+    """Its recall may be anything from 0 to 1, and no more."""
+    noise = LaplaceMechanism(sensitivity=1.0, epsilon=1.0)
+    matrix = np.array([[-3.0, 1.0, 2.5], [2, 900, 98], [3, 1, 996]])
+    found = evaluation(query_of("confusion_matrix"), [matrix], noise)
+    balanced = found.balanced_accuracy()
+    assert 0.62 < balanced.low <= balanced.value < 0.98
+    assert 0.95 < balanced.high < 0.99
+
+
+def test_an_auc_has_the_true_one_inside_of_its_ties():
+    query = query_of("auc")
+    table = np.zeros((2, 20))
+    table[0, 3:6], table[1, 4:7] = (30, 20, 10), (5, 15, 40)
+    found = evaluation(query, [table], NEARLY_NONE).auc()
+    apart = 5 * 30 + 15 * 50 + 40 * 60
+    least, most = apart / 3600, (apart + 5 * 20 + 15 * 10) / 3600
+    assert found.low == pytest.approx(least, abs=1e-3)
+    assert found.high == pytest.approx(most, abs=1e-3)
+    assert found.value == pytest.approx((least + most) / 2)
+
+
+@pytest.mark.parametrize("records", [0, 300])
+def test_r2_and_log_loss_are_those_of_the_records(records):
+    rng = np.random.default_rng(0)
+    y = rng.normal(1.0, 0.5, 300)
+    said = 0.8 * y + rng.normal(0, 0.2, 300)
+    low, high = -1.0, 3.0
+    query = EvaluationQuery(
+        metrics="r2, mean_absolute_error", low=low, high=high, records=records
+    )
+    of = agreement(said, y, low, high, True)
+    shares_ = np.stack([of[name] for name in query.means], axis=1)
+    sums = query.accumulate(query.zero(), shares_)
+    found = evaluation(query, sums, NEARLY_NONE)
+    y, said = np.clip(y, low, high), np.clip(said, low, high)
+    true = 1 - np.mean((y - said) ** 2) / np.var(y)
+    assert found.r2().value == pytest.approx(true, abs=1e-3)
+    # Shares are cut to 2^-20.
+    assert found.r2().low - 1e-4 < true < found.r2().high + 1e-4
+    query = EvaluationQuery(metrics="log_loss", records=records)
+    sums = query.accumulate(query.zero(), np.full((300, 1), 0.75))
+    found = evaluation(query, sums, NEARLY_NONE).mean("log_loss")
+    assert found.value == pytest.approx(-np.log(0.01) / 4)
+
+
+def test_rows_of_the_training_say_nothing_of_others():
+    query = EvaluationQuery(metrics="confusion_matrix", rows=IN_SAMPLE)
+    found = evaluation(query, [np.full((2, 2), 9.0)], NEARLY_NONE)
+    assert "(in sample)" in query.reads and "population" not in repr(found)
+    for ask in (found.recall, found.balanced_accuracy):
+        with pytest.raises(ValueError, match="trained on these rows"):
+            ask(of="population")
+    with pytest.raises(ValueError, match="2 where an AUC is asked"):
+        EvaluationQuery(metrics="auc", classes=3)
+
+
 def test_noise_that_hides_everything_says_so():
     query = query_of("accuracy, calibration")
     noise = LaplaceMechanism(sensitivity=2.0, epsilon=1e-3)
     sums = [np.full((1, 2), -50.0), np.full((4, 2), -50.0)]
     found = evaluation(query, sums, noise)
+    others = [np.full((3, 2), -50.0), np.full((3, 3), -50.0)]
+    numbers = evaluation(query_of("r2"), others, noise).r2()
+    assert np.isnan(numbers.value) and numbers.high == 1
+    assert numbers.low == -np.inf
+    for rate in evaluation(
+        query_of("confusion_matrix"), others[1:], noise
+    ).recall():
+        assert np.isnan(rate.value) and (rate.low, rate.high) == (0, 1)
     for of in ("records", "population"):
         accuracy = found.mean("accuracy", of=of)
         assert np.isnan(accuracy.value)

@@ -5,6 +5,8 @@ import pytest
 from scipy import stats
 
 from keras_fm.evaluation import intervals
+from keras_fm.evaluation.evaluation_query import Evaluation, EvaluationQuery
+from keras_fm.evaluation.private_evaluation import agreement
 from keras_fm.kernel.mechanisms import (
     GaussianMechanism,
     LaplaceMechanism,
@@ -139,3 +141,119 @@ def test_an_interval_of_absolute_sums_holds(mechanism, records):
         )
         hits += found.low <= truth <= found.high
     assert hits >= stats.binom.ppf(1e-6, 60, LEVEL)
+
+
+# By draws ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def few_draws(monkeypatch):
+    """A tail of 4.5 % is within 1.4 % then."""
+    monkeypatch.setattr(intervals, "_DRAWS", 2000)
+
+
+def asked(mechanism, query, sums):
+    """What is released of sums, with the noise of all of them."""
+    parts = [part + noise(mechanism, part.shape, seed=None) for part in sums]
+    return Evaluation(
+        statistics=dict(zip(query.names, parts)),
+        query=query,
+        mechanism=mechanism,
+        neighbours="add_remove",
+        private=True,
+    )
+
+
+def often(runs, ask):
+    """Whether no fewer intervals hold than of one that holds at `LEVEL`,
+    less than once in a million runs."""
+    hits = sum(low <= true <= high for low, true, high in map(ask, range(runs)))
+    return hits >= stats.binom.ppf(1e-6, runs, LEVEL)
+
+
+def rates(rng, matrix, of):
+    """A table of records, and the true recall, precision and balanced
+    accuracy, of it or of the population."""
+    drawn = rng.multinomial(matrix.sum(), matrix.ravel() / matrix.sum())
+    drawn = drawn.reshape(matrix.shape).astype(float)
+    true = drawn if of == "records" else matrix
+    recall, precision = (np.diag(true) / true.sum(axis=a) for a in (1, 0))
+    return drawn, recall[1], precision[1], recall.mean()
+
+
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("of", intervals.OF)
+def test_intervals_of_rates_hold(few_draws, mechanism, of, size):
+    """Of a rare class with 80 of 800 records, three of four of them found."""
+    rng = np.random.default_rng(size)
+    matrix = np.full((size, size), 20)
+    np.fill_diagonal(matrix, [700, *[60] * (size - 1)])
+    query = EvaluationQuery(metrics="confusion_matrix", classes=size)
+    found = []
+    for _ in range(100):
+        drawn, *true = rates(rng, matrix, of)
+        told = asked(mechanism, query, [drawn])
+        found.append(
+            (
+                told.recall(of=of, level=LEVEL)[1],
+                told.precision(of=of, level=LEVEL)[1],
+                told.balanced_accuracy(of=of, level=LEVEL),
+                *true,
+            )
+        )
+    for i in range(3):
+        assert often(
+            100,
+            lambda r, i=i: (found[r][i].low, found[r][3 + i], found[r][i].high),
+        )
+
+
+@pytest.mark.parametrize("of", intervals.OF)
+def test_an_interval_of_an_auc_holds(few_draws, mechanism, of):
+    """Of scores of which no two are alike, and of their population."""
+    rng = np.random.default_rng(0)
+    query = EvaluationQuery(metrics="auc", bins=4)
+    edges = np.linspace(-4, 5, 19)
+
+    def ask(_):
+        first, second = rng.normal(0, 1, 700), rng.normal(1.5, 1, 100)
+        true = stats.norm.cdf(1.5 / np.sqrt(2))
+        if of == "records":
+            true = (second[:, None] > first).mean()
+        bins = [np.digitize(v, edges) for v in (first, second)]
+        table = np.stack([np.bincount(b, minlength=20) for b in bins])
+        told = asked(mechanism, query, [table.astype(float)])
+        found = told.auc(of=of, level=LEVEL)
+        return found.low, true, found.high
+
+    assert often(100, ask)
+
+
+@pytest.mark.parametrize("records", [0, 500])
+def test_an_interval_of_r2_holds(few_draws, mechanism, records):
+    rng = np.random.default_rng(0)
+    query = EvaluationQuery(metrics="r2", low=-4.0, high=4.0, records=records)
+
+    def ask(_):
+        y = np.clip(rng.normal(size=500), -4, 4)
+        said = 0.7 * y + rng.normal(0, 0.4, 500)
+        of = agreement(said, y, -4.0, 4.0, True)
+        shares = np.stack([of[name] for name in query.means], axis=1)
+        told = asked(mechanism, query, query.accumulate(query.zero(), shares))
+        found = told.r2(level=LEVEL)
+        said = np.clip(said, -4, 4)
+        return found.low, 1 - np.mean((y - said) ** 2) / np.var(y), found.high
+
+    assert often(100, ask)
+
+
+def test_intervals_of_less_noise_than_there_is_do_not_hold(
+    few_draws, monkeypatch
+):
+    """The tests of coverage can fail."""
+    half = intervals.NoiseLaw.draws
+    monkeypatch.setattr(
+        intervals.NoiseLaw, "draws", lambda *a, **k: half(*a, **k) / 2
+    )
+    with pytest.raises(AssertionError):
+        test_intervals_of_rates_hold(None, MECHANISMS["gaussian"], "records", 2)

@@ -53,6 +53,16 @@ def untouched():
 TRUE = ((X[:, 0] > 0) == Y).mean()
 
 
+@pytest.mark.once
+def test_rows_are_said_on_one_line():
+    ledger = ledger_of()
+    with pytest.raises(ValueError, match="`rows`"):
+        ask(linear(), (X, Y), ledger, rows="two\nlines")
+    found = ask(linear(), (X, Y), ledger, rows="those of 2024")
+    assert "(those of 2024)" in ledger.entries[0].reads
+    assert "rows: those of 2024" in repr(found)
+
+
 # A model that was trained under the ledger -----------------------------------
 
 
@@ -281,7 +291,7 @@ def test_numbers_that_a_model_predicts():
 
 def test_another_unit_is_repeated():
     ledger = ledger_of(unit="one patient")
-    with pytest.raises(ValueError, match="a question counts rows"):
+    with pytest.raises(ValueError, match="an evaluation counts rows"):
         ask(linear(), (X, Y), ledger)
     ask(linear(), (X, Y), ledger, unit="one patient", from_logits=True)
     assert "no unit (one patient) has more than one row" in ledger.statement()

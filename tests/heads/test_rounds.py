@@ -131,7 +131,7 @@ def test_other_mechanisms_are_refused():
             mechanism(rate=0.5, sensitivity=2.0),
             to=ledger(neighbours="replace_one"),
         )
-    with pytest.raises(ValueError, match="released in one pass"):
+    with pytest.raises(ValueError, match="released once"):
         release(
             objective(), [], mechanism=mechanism(), ledger=to, name="output",
             noise=NoiseSource(),

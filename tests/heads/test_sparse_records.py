@@ -93,7 +93,7 @@ def extremal(query):
 
 
 @pytest.mark.parametrize("nonnegative", [False, True])
-@pytest.mark.parametrize("entries", [1.0, 3.0, 4.6, 6.0, 9.5, 12.0, 30.0])
+@pytest.mark.parametrize("entries", [1.0, 4.6, 9.5, 30.0])
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_neighbouring_pair_exceeds_a_bound(kind, entries, nonnegative):
     query = made(kind, C * math.sqrt(entries), nonnegative)

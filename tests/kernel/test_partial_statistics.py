@@ -258,9 +258,9 @@ def test_they_travel_as_bytes(objective):
     again.add(*data)
     received.merge(again)
     assert bits(received) == bits(merged([sent, again]))
-    with pytest.raises(ValueError, match="no partial statistics"):
+    with pytest.raises(ValueError, match="not partial statistics"):
         PartialStatistics.from_bytes(text, objective, clip=True)
-    with pytest.raises(ValueError, match="no partial statistics"):
+    with pytest.raises(ValueError, match="not partial statistics"):
         PartialStatistics.from_bytes(text[:-30], objective)
     with pytest.raises(ValueError, match="of another query"):
         PartialStatistics.from_bytes(text, SecondMomentQuery(num_features=9))

@@ -18,6 +18,7 @@ pytestmark = [
     pytest.mark.usefixtures("untraced"),
     pytest.mark.once,
     pytest.mark.full,
+    pytest.mark.tensorflow,
 ]
 PROVEN = [name for name, forms in MODELS.items() if "proven" in forms]
 SAMPLED = ("dpmac", "dp_sgd", "jax_privacy")

@@ -24,7 +24,7 @@ import keras_fm as fm
 from keras_fm.core.record_alone import FeatureMap
 from keras_fm.training import proven_plan
 
-pytestmark = pytest.mark.full
+pytestmark = [pytest.mark.full, pytest.mark.tensorflow]
 
 # Imported by the worker that runs its tests: it holds 140 MB.
 needs_hub = pytest.mark.skipif(

@@ -9,7 +9,7 @@ from keras_fm.layers import PrivateDense
 from keras_fm.losses import TaylorCrossEntropy
 from keras_fm.training import public_constants
 
-pytestmark = pytest.mark.full
+pytestmark = [pytest.mark.full, pytest.mark.tensorflow]
 
 N = 120
 RANDOM = np.random.default_rng(0)

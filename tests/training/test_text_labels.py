@@ -8,6 +8,8 @@ import pytest
 
 from keras_fm.callbacks import PrivateModel
 
+pytestmark = pytest.mark.tensorflow
+
 N = 24
 X = np.random.default_rng(0).normal(size=(N, 4)).astype("float32")
 NUMBERS = np.arange(N) % 2

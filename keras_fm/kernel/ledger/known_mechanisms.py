@@ -35,4 +35,4 @@ def from_config(config):
     try:
         return MECHANISMS[name](**config)
     except TypeError as e:
-        raise ValueError(f"These are no parameters of a {name}: {e}") from e
+        raise ValueError(f"These are not parameters of a {name}: {e}") from e

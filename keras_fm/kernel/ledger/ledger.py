@@ -494,9 +494,9 @@ class Ledger:
         with file.lock():
             if self._file is not None or os.path.exists(file.path):
                 raise ValueError(
-                    "`save` gives a ledger in memory a new file. Received: "
-                    f"path={file.path!r}, which is there, or the ledger lives "
-                    f"in a file: {self.path!r}. Copy a file by `cp` to keep it."
+                    "`save` needs a ledger in memory and a path that does not "
+                    f"exist yet. Received: path={file.path!r}; the ledger's "
+                    f"file: {self.path!r}. Copy a file by `cp` to keep it."
                 )
             self._file = file
             try:

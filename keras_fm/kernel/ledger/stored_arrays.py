@@ -141,7 +141,7 @@ def _header(f, name):
         shape, fortran, dtype = reader(f)
     except Exception as e:
         # Whatever the parsers of Python and NumPy say of a spoiled one.
-        raise ValueError(f"{name!r} has a header that is none: {e}") from e
+        raise ValueError(f"{name!r} has an invalid header: {e}") from e
     whole = all(type(n) is int and n >= 0 for n in shape)
     if not whole or len(shape) > _MOST_AXES:
         raise ValueError(f"{name!r} states an impossible shape")

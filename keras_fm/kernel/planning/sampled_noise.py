@@ -115,8 +115,8 @@ def _noise_multiplier(rate, steps, overflow, epsilon, delta, others):
     already = compose_epsilon(others, delta, scale=epsilon)
     if left <= 0 or already >= epsilon:
         raise ValueError(
-            f"Other reads spend epsilon = {already:.6g} of {epsilon:.6g} at "
-            f"delta = {delta:g}: nothing is left for this one."
+            f"Other releases spend epsilon = {already:.6g} of {epsilon:.6g} "
+            f"at delta = {delta:g}: nothing is left. Give a larger budget."
         )
     one /= math.sqrt(left)
     if rate == 1:
@@ -174,6 +174,6 @@ def _smallest(spent, epsilon, guess, slope, tolerance):
             x = root + near if above else root - near
             x = min(max(x, low[0] + near), high[0] - near)
     raise ValueError(
-        f"No noise was found that meets epsilon = {epsilon:.6g}: an overflow "
-        "of a sample or the other reads cost too much of delta."
+        f"No noise meets epsilon = {epsilon:.6g}: overflows of samples, or "
+        "other releases, take too much of delta. Give a larger delta."
     )

@@ -83,7 +83,7 @@ def arrays(x, name="x"):
     found = transform(one_array, x, name)
     pairs = flatten(found, name)
     if not pairs:
-        raise ValueError(f"`{name}` holds no array.")
+        raise ValueError(f"`{name}` must hold at least one array.")
     lengths = {part: len(array) for part, array in pairs}
     if len(set(lengths.values())) > 1:
         raise ValueError(
@@ -203,8 +203,8 @@ def as_numbers(value, name="x", dtype=None):
     # Outside of `except`, which would keep the first error as a cause.
     if found is None:
         raise ValueError(
-            f"`{name}` must be an array of numbers. At least one value is "
-            "none, or beyond what floats hold, or rows differ in length. "
+            f"`{name}` must be an array of numbers. At least one value is not "
+            "a number, or too large for a float, or rows differ in length. "
             f"Received: {type(value).__name__}"
         )
     return found
@@ -274,7 +274,7 @@ def _id_kind(value):
 def _refuse_ids(received):
     raise ValueError(
         "`owners` must hold one id for each record, all of them whole numbers "
-        "or all text, none missing: where two people have one id, or a person "
+        "or all text, none missing. If two people share an id, or a person "
         "has two, a person's influence is not bounded. Write "
         "`[str(v) for v in owners]`, and give records without an owner ids of "
         f"their own. Received: {received}"

@@ -87,13 +87,13 @@ class GatheredReads(PaidReads):
         several = isinstance(mechanism, SampledGaussianMechanism)
         if several and mechanism.sampling_rate < 1:
             raise ValueError(
-                "Reads in several processes take all records: "
+                "Rounds in several processes use all records: "
                 "`sampling_rate` must be 1. Received: "
                 f"sampling_rate={mechanism.sampling_rate}"
             )
         if several != getattr(query, "paid_for_together", False):
             raise ValueError(
-                "The reads of a GradientQuery are accounted as one "
+                "The rounds of a GradientQuery are accounted as one "
                 "SampledGaussianMechanism, those of others one by one. "
                 f"Received: {type(mechanism).__name__} for a "
                 f"{type(query).__name__}"

@@ -19,8 +19,8 @@ class PaidReads:
 
     def __reduce__(self):
         raise TypeError(
-            "Reads that were paid for are not copied or pickled: a copy "
-            "would read again for one payment."
+            "Rounds that were charged cannot be copied or pickled: a copy "
+            "would use the records again for one charge."
         )
 
     def _take(self):
@@ -31,7 +31,7 @@ class PaidReads:
     def _check_left(self):
         if not self._left:
             raise RuntimeError(
-                f"All {self._reads} reads that were paid for are used up."
+                f"All {self._reads} rounds that were charged are used up."
             )
 
     def finish(self, weights):
@@ -117,7 +117,7 @@ class GradientReads(PaidReads):
     ):
         if not isinstance(mechanism, SampledGaussianMechanism):
             raise ValueError(
-                "Several reads are accounted as a SampledGaussianMechanism. "
+                "Several rounds are accounted as a SampledGaussianMechanism. "
                 f"Received: {type(mechanism).__name__}"
             )
         entry = checked_entry(query, mechanism, ledger, name, noise, notes)

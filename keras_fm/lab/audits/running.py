@@ -23,7 +23,7 @@ def load(dataset, records=0):
         data set.
 
     Raises:
-        ValueError: if it is no data set of images.
+        ValueError: if it is not a data set of images.
     """
     (x, y), classes = _images(dataset)
     x = x.reshape(len(x), -1)
@@ -161,7 +161,7 @@ def _images(dataset):
     set."""
     loaded = datasets.load(dataset)
     if not isinstance(loaded, tuple):
-        raise ValueError(f"{dataset!r} is no data set of images.")
+        raise ValueError(f"{dataset!r} is not a data set of images.")
     (x, y), (_, y_test) = loaded
     return (x, y), int(max(y.max(), y_test.max())) + 1
 

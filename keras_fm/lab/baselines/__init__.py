@@ -1,26 +1,19 @@
 """Rivals: DP-SGD by its own libraries, and private regression."""
 
-from keras_fm.lab.baselines.conditional_rbm import ConditionalRBM, SocialRBM
 from keras_fm.lab.baselines.dp_sgd import DPSGDClassifier
 from keras_fm.lab.baselines.dp_sgd_autoencoder import DPSGDAutoencoder
 from keras_fm.lab.baselines.dp_sgd_config import DPSGDConfig
 from keras_fm.lab.baselines.dp_sgd_jax import JaxDPSGDClassifier
-from keras_fm.lab.baselines.dpme import DPME
-from keras_fm.lab.baselines.filter_priority import FilterPriority
 from keras_fm.lab.baselines.functional_regression import (
     FunctionalLinearRegression,
     FunctionalLogisticRegression,
 )
 
 __all__ = [
-    "ConditionalRBM",
-    "DPME",
     "DPSGDAutoencoder",
     "DPSGDClassifier",
     "DPSGDConfig",
-    "FilterPriority",
     "FunctionalLinearRegression",
     "FunctionalLogisticRegression",
     "JaxDPSGDClassifier",
-    "SocialRBM",
 ]

@@ -67,7 +67,7 @@ class ConditionalRBM(keras.Model):
     Example:
 
     ```python
-    model = fm.baselines.ConditionalRBM(
+    model = ConditionalRBM(
         200, 2, columns={"present": (0, 30), "history": (30, 120)}
     )
     model.compile("adam", metrics=["accuracy"])

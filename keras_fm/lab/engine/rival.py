@@ -7,8 +7,8 @@ charged to it.
 
 from keras_fm.lab import baselines, known
 
-# Large Poisson batches, a small clip and momentum are DP-SGD's best published
-# practice on features (Tramer and Boneh 2021).
+# Large Poisson batches, a small clip and momentum are what Tramer and
+# Boneh 2021 publish for DP-SGD on features.
 _BATCHES_PER_EPOCH = 4
 _CLIP = 0.1
 # Rates to begin with; the search goes on past an end that is best.

@@ -123,7 +123,7 @@ def _picture(folder, name):
         return ""
     content = _bytes(folder, name)
     if not content.startswith(b"\x89PNG\r\n\x1a\n"):
-        raise ValueError(f"{name} is no PNG")
+        raise ValueError(f"{name} is not a PNG")
     return "data:image/png;base64," + base64.b64encode(content).decode("ascii")
 
 
@@ -135,7 +135,7 @@ def _float(value):
     if value is None or value == "":
         return None
     if isinstance(value, bool):
-        raise ValueError(f"{value} is no number")
+        raise ValueError(f"{value} is not a number")
     return float(value)
 
 

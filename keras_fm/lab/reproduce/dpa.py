@@ -8,7 +8,12 @@ people, and no number of the paper is drawn beside them.
 import keras
 import numpy as np
 
-from keras_fm.lab import baselines
+from keras_fm.lab.baselines.conditional_rbm import ConditionalRBM, SocialRBM
+from keras_fm.lab.baselines.dpme import DPME
+from keras_fm.lab.baselines.filter_priority import FilterPriority
+from keras_fm.lab.baselines.functional_regression import (
+    FunctionalLogisticRegression,
+)
 from keras_fm.lab.engine.training import Fitted
 from keras_fm.lab.reproduce import points
 from keras_fm.layers import NormalizationLayer, PrivateDense
@@ -17,11 +22,11 @@ from keras_fm.papers.dpa import recipe as dpa
 
 DELTA = 1e-6
 _REGRESSIONS = {
-    "fm": baselines.FunctionalLogisticRegression,
-    "dpme": baselines.DPME,
-    "filter_priority": baselines.FilterPriority,
+    "fm": FunctionalLogisticRegression,
+    "dpme": DPME,
+    "filter_priority": FilterPriority,
 }
-_MACHINES = {"crbm": baselines.ConditionalRBM, "sctrbm": baselines.SocialRBM}
+_MACHINES = {"crbm": ConditionalRBM, "sctrbm": SocialRBM}
 
 
 def _output_layer(train):

@@ -111,8 +111,8 @@ class RelevanceScaling(ReleasedLayer):
         reading.check_reach(here)
         if head.rounds is not None:
             raise ValueError(
-                f"`rounds` of layer '{head.name}' and {here} exclude each "
-                "other."
+                f"`rounds` of layer '{head.name}' and {here} cannot be "
+                "combined. Leave out one."
             )
         state = {}
 

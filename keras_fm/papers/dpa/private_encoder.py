@@ -158,7 +158,7 @@ class PrivateEncoder(PretrainedLayer):
                 )
         if visible is not None and source == "random" and rounds > 1:
             raise ValueError(
-                "`visible` and `rounds` > 1 exclude each other with "
+                "`visible` and `rounds` > 1 cannot be combined with "
                 '`source="random"`: the next encoder is the transpose of a '
                 f"decoder of all inputs. Received: visible={visible}"
             )

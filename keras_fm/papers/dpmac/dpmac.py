@@ -193,11 +193,11 @@ class DPMAC(PrivateNetwork):
         if clip == "analytic":
             thresholds = self._analytic()
             warnings.warn(
-                'clip="analytic": the thresholds hold for every record there '
-                "could be, and are far above what records do "
-                f"({', '.join(f'{t:.3g}' for t in thresholds[1])}). The "
-                "noise follows them; a threshold chosen in advance is "
-                "mostly better.",
+                'clip="analytic": the thresholds hold for every possible '
+                "record, far above what records reach "
+                f"({', '.join(f'{t:.3g}' for t in thresholds[1])}), and noise "
+                "grows with them. A threshold of yours is usually better: "
+                "`clip=0.1`.",
                 stacklevel=2,
             )
         self.__dict__["_thresholds"] = thresholds

@@ -585,7 +585,7 @@ class ChebyshevCRBM(PretrainedLayer):
         if self.conditions:
             raise ValueError(
                 f"ChebyshevCRBM '{self.name}' has dynamic biases, whose "
-                "weights only records could teach. In a proven model leave "
+                "weights would be trained on records. In a proven model leave "
                 "`conditions` at 0 and give the conditions to the layers "
                 "above."
             )

@@ -129,9 +129,9 @@ def test_a_ledger_is_saved_once(tmp_path):
     ledger = new()
     ledger.save(tmp_path / "a.json")
     for other in (ledger, new()):
-        with pytest.raises(ValueError, match="`save` gives a ledger in memory"):
+        with pytest.raises(ValueError, match="`save` needs a ledger in memory"):
             other.save(tmp_path / "a.json")
-    with pytest.raises(ValueError, match="`save` gives a ledger in memory"):
+    with pytest.raises(ValueError, match="`save` needs a ledger in memory"):
         ledger.save(tmp_path / "b.json")
 
 

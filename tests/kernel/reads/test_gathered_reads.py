@@ -128,7 +128,7 @@ def test_sums_at_other_weights_are_not_merged(objective):
 
 def test_one_read_of_several_is_not_released_alone():
     ledger = Ledger(BUDGET, neighbours="add_remove")
-    with pytest.raises(ValueError, match="paid for together"):
+    with pytest.raises(ValueError, match="one round of several"):
         release_statistics(
             share(ZERO, batches()),
             mechanism=GaussianMechanism(sensitivity=0.2, noise_multiplier=9.0),
@@ -172,7 +172,7 @@ def test_all_are_charged_at_once_after_the_first_gathering():
     assert seen == [0, 1, 1]
     (entry,) = ledger.entries
     assert entry.mechanism["steps"] == 3 and entry.reads == GRADIENT.reads
-    with pytest.raises(RuntimeError, match="All 3 reads"):
+    with pytest.raises(RuntimeError, match="All 3 rounds"):
         reads(ZERO)
     assert len(seen) == 3
 
@@ -190,7 +190,7 @@ def test_rounds_of_an_expansion_have_an_entry_each():
     other = reads(POINT)
     # The same sums under new noise.
     assert (made.vector() != other.vector()).all()
-    with pytest.raises(RuntimeError, match="All 2 reads"):
+    with pytest.raises(RuntimeError, match="All 2 rounds"):
         reads(POINT)
 
 

@@ -10,7 +10,7 @@ import keras_fm as fm
 from keras_fm.lab import audits
 from keras_fm.lab.audits import still_weights, whole_trainings
 
-pytestmark = [pytest.mark.once, pytest.mark.full]
+pytestmark = [pytest.mark.once, pytest.mark.full, pytest.mark.tensorflow]
 
 # One form for each of the moves.
 MOVES = {

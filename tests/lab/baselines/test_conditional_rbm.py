@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from keras_fm.lab.baselines import ConditionalRBM, SocialRBM
+from keras_fm.lab.baselines.conditional_rbm import ConditionalRBM, SocialRBM
 
 pytestmark = pytest.mark.full
 

@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 from scipy import stats
 from sklearn.linear_model import LogisticRegression
 
-from keras_fm.lab.baselines import DPME, FilterPriority
-from keras_fm.lab.baselines.dpme import PublicGrid, bandwidth
-from keras_fm.lab.baselines.filter_priority import priority_sample
+from keras_fm.lab.baselines.dpme import DPME, PublicGrid, bandwidth
+from keras_fm.lab.baselines.filter_priority import (
+    FilterPriority,
+    priority_sample,
+)
 
 pytestmark = [pytest.mark.once, pytest.mark.full]
 

@@ -8,11 +8,11 @@ from sklearn.datasets import load_breast_cancer
 
 from keras_fm.kernel.ledger.ledger import BudgetExceededError
 from keras_fm.lab.baselines import (
-    DPME,
-    FilterPriority,
     FunctionalLinearRegression,
     FunctionalLogisticRegression,
 )
+from keras_fm.lab.baselines.dpme import DPME
+from keras_fm.lab.baselines.filter_priority import FilterPriority
 
 pytestmark = [pytest.mark.once, pytest.mark.full]
 

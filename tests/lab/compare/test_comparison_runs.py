@@ -40,6 +40,7 @@ pytestmark = [
     pytest.mark.usefixtures("untraced"),
     pytest.mark.once,
     pytest.mark.full,
+    pytest.mark.tensorflow,
 ]
 
 

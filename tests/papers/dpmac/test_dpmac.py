@@ -333,7 +333,7 @@ def test_labels_of_no_class_are_refused_unspent(label, kind):
             "`rows_per_owner` and the owners",
         ),
         (fm.Proven(unit=fm.Unit(reach=1)), {}, "whose number is public"),
-        (fm.Published(lot=BATCH + 1), {}, "`lot`, which must be"),
+        (fm.Published(lot=BATCH + 1), {}, "`lot` must be"),
         ("proven", {"unprotected": True}, "built with `unprotected=True`"),
         (
             fm.Proven(unit=fm.Unit(owners=np.arange(N) // 2)),

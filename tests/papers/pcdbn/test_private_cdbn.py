@@ -96,10 +96,7 @@ def test_pretrained_rbms_rest_in_a_file_too(tmp_path):
 
 VARIANTS = {
     "CDBN": ({"polynomial": "exact"}, False),
-    "TCDBN": ({}, False),
-    "pCDBN": ({}, True),
     "pCDBN (as printed)": ({"polynomial": "published"}, True),
-    "pCDBN_TE": ({"polynomial": "taylor"}, True),
     "pCDBN_PW": ({"polynomial": "piecewise"}, True),
     "pCDBN (code)": ({"form": "code"}, True),
 }

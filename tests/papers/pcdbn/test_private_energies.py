@@ -263,7 +263,7 @@ def test_rbms_that_no_release_can_teach():
     maps = conditioned([inputs, inputs[:, 0, :2, 0]])
     features = fm.layers.NormalizationLayer()(keras.layers.Flatten()(maps))
     m = compiled(keras.Model(inputs, fm.layers.PrivateDense(3)(features)))
-    refused("dynamic biases, whose weights only records could teach", m)
+    refused("dynamic biases, whose weights would be", m)
 
 
 # Seeds and files --------------------
