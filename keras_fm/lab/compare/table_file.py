@@ -53,12 +53,13 @@ def read(path, schema, target=""):
     columns = {k: v for k, v in known.columns.items() if k != target}
     is_text = path.endswith(".csv")
     cells = (_csv if is_text else _parquet)(path, [*columns, target])
-    if is_text:
-        # Words are what they are called.
-        columns = {
-            k: [str(w) for w in v] if isinstance(v, list) else v
-            for k, v in columns.items()
-        }
+    for i, (name, known_of) in enumerate(columns.items()) if is_text else ():
+        if isinstance(known_of, list):
+            # Words are what they are called.
+            columns[name] = [str(word) for word in known_of]
+        else:
+            gaps = np.isin(cells[:, i].astype(str), _GAPS)
+            cells[gaps, i] = None
     x = TableColumns(columns).encode(cells[:, :-1])
     return x, cells[:, -1], known.classes[target]
 
@@ -88,7 +89,7 @@ def _csv(path, names):
             found.append([row[i].strip() for i in places])
     cells = np.empty((len(found), len(names)), object)
     for i, row in enumerate(found):
-        cells[i] = [None if cell in _GAPS else cell for cell in row]
+        cells[i] = row
     return cells
 
 
