@@ -445,7 +445,9 @@ class PrivateDense(ReleasedLayer):
         white = whitening.Whitening(m, bound, **unit)
 
         def moment():
-            for features, _, *owners in reading.labelled(self):
+            for features, y, *owners in reading.labelled(self):
+                # A wrong label is an error before the first charge.
+                self.check_labels(y, len(features))
                 yield features, None, *owners
 
         def learn(release):

@@ -35,7 +35,7 @@ def test_an_owner_is_the_unit_of_fit_and_score(rounds):
     # A third of 400 owners, whatever the rows.
     asked = found.statistics["means"].sum()
     assert 60 < asked < 180
-    with pytest.raises(ValueError, match="a question counts rows"):
+    with pytest.raises(ValueError, match="counts rows"):
         model.private_score(X, Y, share=0.01)
 
 

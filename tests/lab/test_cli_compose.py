@@ -41,7 +41,8 @@ def run(capsys):
 def test_the_example_is_the_default(run, tmp_path):
     out = tmp_path / "out"
     status, text, error = run("--counts=1,100,10000", f"--out={out}")
-    assert status == 0 and error == ""
+    assert status == 0
+    assert error == f"keras-fm compose: writes {out}\n"
     assert "10,000 x gaussian noise multiplier 4 on samples" in text
     assert f"Written to {out}" in text
     stage = Stage(
