@@ -14,11 +14,15 @@ from keras_fm.heads.coefficient_grid import CoefficientGrid
 from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import sums as summation
 
-# How far inside the bound a typical whitened row lies: longer ones are scaled
-# back, which bends an intercept if it is not rare. This rule and those below
-# were chosen on the made-up tables of docs/results/more_budget.md that are
-# not reported there.
-_ROOM = 1.5
+# How far inside the bound a typical whitened row lies. Longer rows are scaled
+# back, their constant too, and then are fitted as what they are not: a rare
+# flag makes a row five times as long. No noise comes of room, which the clip
+# of coefficients does not have. This rule and those below were chosen on
+# made-up tables that docs/results/more_budget.md does not report.
+_ROOM = 8.0
+# Of typical rows: how long a row may be before its largest coefficient is
+# clipped whatever the budget.
+_LONG = 1.5
 # In spectral edges of the noise, added to every eigenvalue.
 _RIDGE = 0.5
 # Eigenvalues below this share of the largest are cut features' rounding.
@@ -89,7 +93,7 @@ def clip(known, outputs, m, bound, units, multiplier):
     # Of one Newton step, clipped at the length of a typical row.
     added = 1.25 * m * multiplier * math.sqrt(outputs) / units
     share = max(known.noise * known.curvature / added, _LEAST_CLIP)
-    return bound * min(share / _ROOM, known.residual)
+    return bound / _ROOM * min(share, _LONG * known.residual)
 
 
 def _length(values, scale, edge):
@@ -164,7 +168,8 @@ class Whitening:
             threshold: the clip. Below the residuals it flattens the loss: a
                 longer step does not swing, and a short one would not arrive.
         """
-        flat = min(1.0, threshold / (self._bound * known.residual))
+        longest = self._bound / _ROOM * _LONG * known.residual
+        flat = min(1.0, threshold / longest)
         return {
             "steepest": self.curvature * known.curvature * math.sqrt(flat),
             "weight_noise": _LOGIT_NOISE * _ROOM / self._bound,
