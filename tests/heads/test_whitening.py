@@ -137,6 +137,7 @@ def test_a_rare_flag_does_not_bend_what_its_rows_are_told():
     # It was 5 where rows were cut to 1.5 times the typical length.
     assert abs(off) < 2
 
+
 def table(n=1500, seed=0):
     rng = np.random.default_rng(seed)
     x = rng.uniform(-1, 1, (n, 5))
