@@ -272,7 +272,7 @@ class ConvolutionMap(CoefficientMap):
             return ops.matmul(images, ops.reshape(kernel, shape))
         kernel = ops.reshape(kernel, self._kernel_shape)
         if keras.backend.backend() == "jax":
-            return self._windows.correlation(kernel)(images)
+            return self._windows.correlation(images, kernel)
         given = {"strides": self.strides, "padding": self.padding}
         return convolved(ops.conv, images, kernel, **given)
 

@@ -52,10 +52,10 @@ class Windows:
             part = cut[rest][:, first : first + high]
             yield ops.reshape(part, (-1, high * wide, part.shape[-1]))
 
-    def correlation(self, kernel):
-        """On JAX, the convolution of images by a constant. Of derivatives XLA
-        knows, inside a loop, none but those that look like a convolution: of
-        others it takes ten times as long."""
+    def correlation(self, images, kernel):
+        """On JAX, a convolution. Of derivatives XLA knows, inside a loop, none
+        but those that look like a convolution: of others it takes ten times as
+        long."""
         import jax
 
         def by(images, kernel, strides, pads, apart):
@@ -64,16 +64,20 @@ class Windows:
                 images, kernel, strides, pads, apart, dimension_numbers=form
             )
 
-        def forward(images):
+        def forward(images, kernel):
             return by(images, kernel, self.strides, self._pads, (1, 1))
 
-        def back(_, delta):
+        def back(given, delta):
+            images, kernel = given
             turned = ops.transpose(kernel[::-1, ::-1], (0, 1, 3, 2))
-            return (by(delta, turned, (1, 1), self._back, self.strides),)
+            found = by(delta, turned, (1, 1), self._back, self.strides)
+            # Not computed where nobody asks for it.
+            _, of_kernel = jax.vjp(lambda v: forward(images, v), kernel)
+            return found, *of_kernel(delta)
 
         found = jax.custom_vjp(forward)
-        found.defvjp(lambda images: (forward(images), None), back)
-        return found
+        found.defvjp(lambda *given: (forward(*given), given), back)
+        return found(images, kernel)
 
     def _side_by_side(self, rows):
         """What windows hold of some rows: `(n, rows, windows, columns x
