@@ -37,9 +37,13 @@ def load(path):
     """The `TableSchema` of a `.toml` or `.json` file.
 
     Raises:
-        ValueError: if it says something else of a column.
-        OSError: if it cannot be read.
+        ValueError: if there is none, or it says something else of a column.
     """
+    if not os.path.isfile(path):
+        raise ValueError(
+            "`columns` must be a dict, or the path of a file that `keras-fm "
+            f"schema` began. There is no file {os.fspath(path)!r}"
+        )
     columns, classes = {}, {}
     for name, told in settings_file.load(path).items():
         facts = [*told] if isinstance(told, dict) else []

@@ -114,7 +114,9 @@ def test_a_search_is_charged_for_every_fit():
         error_score="raise",
     ).fit(X, Y)
     found = search.best_estimator_.ledger_
-    assert found is ledger and len(ledger.entries) == 5
+    assert found is ledger
+    # Rounds have an entry of their second moment besides.
+    assert [e.name for e in ledger.entries].count("private_dense") == 5
 
 
 @pytest.mark.once

@@ -111,7 +111,10 @@ KINDS = {
         numbers, ("head",), y=0.5 * Y, loss="mse", neighbours="replace_label"
     ),
     "numbers, rounds": Kind(
-        lambda **k: numbers(rounds=3, **k), ("head",), y=0.5 * Y, loss="mse"
+        lambda **k: numbers(rounds=3, **k),
+        ("head (second moment)", "head"),
+        y=0.5 * Y,
+        loss="mse",
     ),
     "several labels": Kind(several, ("head",), y=LABELS),
     "several labels, rounds": Kind(

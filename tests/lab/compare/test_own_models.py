@@ -21,6 +21,7 @@ pytestmark = [
     pytest.mark.usefixtures("untraced"),
     pytest.mark.once,
     pytest.mark.full,
+    pytest.mark.tensorflow,
 ]
 layers = keras.layers
 FEW = ({"learning_rate": 16.0, "l2_norm_clip": 0.1, "batch_size": 60,
