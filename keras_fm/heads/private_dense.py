@@ -437,7 +437,10 @@ class PrivateDense(ReleasedLayer):
             self.check_labels_alone()
         more["samples"] = reading.samples(self.rounds)
         if not self._whitens:
-            descent = functools.partial(self._descend, {})
+            known = {}
+            if self.rounds.loss == "squared_error":
+                known["steepest"] = self.objective_bound**2
+            descent = functools.partial(self._descend, known)
             more["carry_out"] = functools.partial(reading.descend, descent)
             query = self.objective(**unit)
             return [*first, self._planned(reading, query, **more)]

@@ -122,6 +122,18 @@ def test_the_clip_follows_public_numbers():
 # Whole fits -------------------------------------------------------------------
 
 
+def test_numbers_that_are_not_whitened_do_not_swing_either():
+    """Their curvature is public: a rate beyond one over it never settles."""
+    x, *_ = table()
+    y = x[:, 0]
+    rounds = fm.Rounds(reads=60, loss="squared_error", whitening=0.0, clip=3.0)
+    model = fm.estimators.PrivateRegressor(
+        1e5, DELTA, bounds=(-1, 1), target_bounds=(-1, 1), rounds=rounds
+    ).fit(x, y)
+    # The spread of y is 0.58.
+    assert np.abs(model.model_.predict(x, verbose=0)[:, 0] - y).mean() < 0.3
+
+
 def test_a_rare_flag_does_not_bend_what_its_rows_are_told():
     """Numbers far from the middle of their bounds: rows with a flag that one
     in a hundred has are ten times as long as others, whitened."""
