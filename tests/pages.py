@@ -79,6 +79,10 @@ x, y, _ = given((64,))
 last = keras.layers.Dense(10, activation="softmax")
 model = keras.Sequential([keras.Input((64,)), last])
 """
+BINARY = """
+X, y = records((3,), classes=2)
+y, low, high = np.array(["no", "yes"])[y], 0.0, 1.0
+"""
 
 GIVEN = {
     "README": Given(
@@ -121,7 +125,7 @@ open("people.csv", "w").write(text)
         prints=("proven:     (epsilon = 1.9", 1),
     ),
     "docs/evaluation": Given(
-        before={1: f"{ROWS}; model = head()"},
+        before={1: BINARY, 2: f"{ROWS}; model = head()"},
         smaller={"epochs=5": "epochs=1"},
         # As the page shows it.
         prints=("training   share 0.9000, alone epsilon 0.9448", 1),
@@ -179,6 +183,13 @@ model_ledger = private.ledger
         },
         prints=("pld", 1),
     ),
+    "docs/class_imbalance": Given(
+        before={
+            1: BINARY,
+            3: f"{PLAIN}network = model",
+        },
+        smaller={"rounds=60": "rounds=2", "reads=60": "reads=2"},
+    ),
     "docs/data": Given(
         before={
             1: """
@@ -232,6 +243,35 @@ model.compile("adam")
         before={1: "x, y, test = given((784,))"},
         smaller={"rounds=10": "rounds=2"},
     ),
+    "docs/gpu": Given(
+        before={
+            1: f"{PLAIN}x, y = records((64,))",
+            3: """
+x, y, _ = given((784,))
+layers = [keras.layers.Dense(8, "relu"), keras.layers.Dense(10)]
+""",
+        },
+        smaller={
+            "batch_size=1024, epochs=10": "batch_size=16, epochs=1",
+            "batch_size=500, epochs=5": "batch_size=50, epochs=1",
+        },
+    ),
+    "docs/lora": Given(
+        before={
+            1: 'words = ["ball", "star"]; texts = np.array(["a star"] * 40)',
+            2: """
+topics = ["sport", "science"]
+labels = np.array(topics * 20)
+inputs = keras.Input((64,), dtype="int32")
+h = keras.layers.Embedding(4, 8)(inputs)
+h = keras.layers.MultiHeadAttention(2, 4)(h, h)
+h = keras.layers.Dense(8)(keras.layers.GlobalAveragePooling1D()(h))
+keras.Model(inputs, h).save("pretrained.keras")
+""",
+        },
+        smaller={"batch_size=256, epochs=10": "batch_size=16, epochs=1"},
+        prints=("proven:     (epsilon = 3.9", 1),
+    ),
     "docs/pcdbn": Given(
         before={1: IMAGES},
         smaller={
@@ -255,10 +295,6 @@ model.compile("adam")
     "docs/scale": Given(
         before={
             1: """
-x, y, _ = given((784,))
-layers = [keras.layers.Dense(8, "relu"), keras.layers.Dense(10)]
-""",
-            2: """
 features, labels, _ = given((64,))
 features /= 8.0
 layer = head().get_layer("head")
@@ -268,7 +304,7 @@ everything_that_was_sent = [
 ]
 send_to_the_first = len
 """,
-            3: """
+            2: """
 rounds = fm.Rounds(reads=3, clip=0.1, learning_rate=4.0)
 layer = head(use_bias=False, rounds=rounds).get_layer("head")
 objective = layer.objective()
@@ -292,22 +328,15 @@ def gather(weights):
     return [partial.to_bytes()]
 """,
         },
-        smaller={
-            "batch_size=500": "batch_size=50",
-            "epochs=5": "epochs=1",
-        },
     ),
     "docs/scikit_learn": Given(
         before={
-            1: """
-X, y = records((3,), classes=2)
-y, low, high = np.array(["no", "yes"])[y], 0.0, 1.0
-""",
+            1: BINARY,
             3: """
 words = np.array([["student"], ["farm"], ["office"], ["secret"]])
 words = words[np.arange(len(y)) % 4]
 """,
-            6: """
+            5: """
 x, y = records((64,))
 public = records((64,), seed=1)
 
