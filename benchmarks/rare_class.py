@@ -24,7 +24,7 @@ SETTINGS = {
     "one release": {},
     "one release, balanced": {"class_weight": "balanced"},
     "60 rounds": {"rounds": 60},
-    "60 rounds, {no: 0.2}": {"rounds": 60, "class_weight": {"no": 0.2}},
+    "60 rounds, no counts 0.2": {"rounds": 60, "class_weight": {"no": 0.2}},
     "60 rounds, balanced": {"rounds": 60, "class_weight": "balanced"},
 }
 
