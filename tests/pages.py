@@ -408,8 +408,7 @@ test, x_new, low, high = records((10,), seed=1), x[:3], 0.0, 1.0
         ),
     ),
     "docs/tutorials/tables": Given(
-        smaller={"cv=5": "cv=2", "fits=6": "fits=3"},
-        prints=("(epsilon = 5.999", 1),
+        prints=("proven:     (epsilon = 0.9999", 1),
         needs=("pandas", "statsmodels"),
     ),
 }
