@@ -345,6 +345,26 @@ def test_a_table_of_what_is_not_there_is_an_error(
         tables.table(file, text, stored)
 
 
+# Sentences -------------------------------------------------------------------
+
+
+@pytest.fixture
+def page_words(monkeypatch):
+    monkeypatch.syspath_prepend(str(DOCS))
+    return importlib.import_module("page_words")
+
+
+def test_sentences_are_short(page_words):
+    """22 words on average; `python docs/page_words.py` lists them."""
+    page = "# A heading\n\nOne two. `code of four words` [a b](c.md).\n"
+    page += "\n| a | table |\n\n* Three\n  words here\n* Two words\n"
+    page += "\n```python\nno_sentence = 1\n```\n"
+    assert page_words.sentences(page) == [2, 3, 3, 2]
+    for path in page_words.PAGES:
+        found = page_words.sentences(path.read_text("utf-8"))
+        assert sum(found) <= 22 * len(found), path
+
+
 # Docstrings as pages ---------------------------------------------------------
 
 
