@@ -188,7 +188,11 @@ model_ledger = private.ledger
             1: BINARY,
             3: f"{PLAIN}network = model",
         },
-        smaller={"rounds=60": "rounds=2", "reads=60": "reads=2"},
+        smaller={
+            "rounds=60": "rounds=2",
+            "reads=60": "reads=2",
+            '"batch_size": 256, "epochs": 10': '"batch_size": 16, "epochs": 1',
+        },
     ),
     "docs/data": Given(
         before={
