@@ -11,12 +11,12 @@ Markers:
   learns, which is a matter of its releases (golden values hold those).
 * `full`: it takes long, or is one of many cases, and the fast tier leaves it
   out. That tier is what `pytest` runs if no path, marker or `--full` is given.
-* `case`: it is one of many cases, which say the same of every backend: CI runs
-  all of them on PyTorch, where a test takes the least time, and spread ones on
-  the others, but of modules marked `every_case`: where promises are attacked,
-  and what runs on one backend only.
+  CI runs the others on PyTorch, where a test takes the least time.
+* `backend`: what it shows is work of the backend: promises that are attacked,
+  noise that is drawn, maps, values of layers and losses. CI runs all its cases
+  on all three.
 * `tensorflow`: it needs TensorFlow, or what CI installs beside it: all cases
-  run there. Other tests that are marked `once` run on PyTorch.
+  run there, not on PyTorch if they are marked `once`.
 * `optimised`: graphs of TensorFlow are optimised before they run once, which
   takes as long as a short fit. The full tier leaves it out but for tests with
   this marker, which show what a reader has, are attacks, or clip in a step.
@@ -134,8 +134,6 @@ def pytest_collection_modifyitems(items):
         if len(found) > SPREAD_CASES:
             for item in _beyond_the_spread(found, turns[path]):
                 item.add_marker("full")
-                if not item.get_closest_marker("every_case"):
-                    item.add_marker("case")
             turns[path] += 1
 
 

@@ -16,7 +16,7 @@ from keras_fm.kernel.reads.gathered_reads import GatheredReads
 from keras_fm.kernel.reads.gradient_reads import GradientReads
 from keras_fm.papers.functional_net.expansion_descent import ExpansionDescent
 
-pytestmark = pytest.mark.full
+pytestmark = [pytest.mark.full, pytest.mark.backend]
 
 HERE = pathlib.Path(__file__).parent
 BACKEND = keras.backend.backend()

@@ -16,7 +16,7 @@ from keras_fm.layers import (
     PrivateEncoder,
 )
 
-pytestmark = pytest.mark.full
+pytestmark = [pytest.mark.full, pytest.mark.backend]
 
 RNG = np.random.default_rng(0)
 ROWS = RNG.random((5, 7)).astype("float32")

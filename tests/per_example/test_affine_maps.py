@@ -6,7 +6,7 @@ import pytest
 
 from keras_fm.per_example import affine_maps
 
-pytestmark = [pytest.mark.full, pytest.mark.every_case]
+pytestmark = [pytest.mark.full, pytest.mark.backend]
 
 LAYERS = keras.layers
 CASES = {

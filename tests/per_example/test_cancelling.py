@@ -11,7 +11,7 @@ from keras_fm.per_example import affine_maps
 from keras_fm.per_example.embedding_map import EmbeddingMap
 from keras_fm.per_example.scale_map import RectifierMap, ScaleMap
 
-pytestmark = [pytest.mark.full, pytest.mark.every_case]
+pytestmark = [pytest.mark.full, pytest.mark.backend]
 
 
 def array(value):

@@ -9,7 +9,7 @@ from keras_fm.per_example.affine_maps import without
 from keras_fm.per_example.formed_convolution import FormedConvolution
 from keras_fm.per_example.stages import weights_of
 
-pytestmark = [pytest.mark.full, pytest.mark.every_case]
+pytestmark = [pytest.mark.full, pytest.mark.backend]
 
 
 def array(value):

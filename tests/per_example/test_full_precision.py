@@ -12,7 +12,7 @@ from keras_fm.core import full_precision
 from keras_fm.per_example import sum_noise
 from keras_fm.per_example.given_records import GivenRecords
 
-pytestmark = [pytest.mark.full, pytest.mark.every_case]
+pytestmark = [pytest.mark.full, pytest.mark.backend]
 
 BACKEND = keras.backend.backend()
 RNG = np.random.default_rng(0)

@@ -7,7 +7,7 @@ from keras import layers as L
 
 import keras_fm as fm
 
-pytestmark = [pytest.mark.full, pytest.mark.every_case]
+pytestmark = [pytest.mark.full, pytest.mark.backend]
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(60, 6)).astype("float32"), np.arange(60) % 3

@@ -14,7 +14,7 @@ from test_private_network import X, Y, callback, compiled, network
 import keras_fm as fm
 from keras_fm.per_example.given_records import GivenRecords
 
-pytestmark = [pytest.mark.full, pytest.mark.every_case]
+pytestmark = [pytest.mark.full, pytest.mark.backend]
 
 L = keras.layers
 BACKEND = keras.backend.backend()
@@ -62,6 +62,7 @@ def test_no_callback_sees_a_metric_of_the_records():
         assert spy.seen <= {"charged", "step"}
 
 
+@pytest.mark.once
 def test_the_statement_says_what_was_declared():
     """Weights of rows, rows to validate on, and weights to begin with are what
     their user says they are."""
@@ -86,6 +87,7 @@ def test_the_statement_says_what_was_declared():
 # Records ---------------------------------------------------------------------
 
 
+@pytest.mark.once
 def test_rows_of_tables_are_taken_by_their_place():
     """A frame that `train_test_split` shuffled has the index of before."""
     pandas = pytest.importorskip("pandas")
@@ -121,6 +123,7 @@ class Padded(keras.utils.PyDataset):
         return np.ones((3, 4 + i)), np.zeros(3)
 
 
+@pytest.mark.once
 def test_batches_that_are_padded_to_their_longest_row_are_refused():
     """What a row is padded to tells of the others."""
     with pytest.raises(ValueError, match="must have one shape in all batches"):
@@ -130,6 +133,7 @@ def test_batches_that_are_padded_to_their_longest_row_are_refused():
 # Noise -----------------------------------------------------------------------
 
 
+@pytest.mark.once
 def test_a_delta_of_one_over_the_records_is_warned_about():
     for delta, warned in ((1 / 40, True), (0.02, False)):
         with warnings.catch_warnings(record=True) as caught:

@@ -14,7 +14,7 @@ from keras_fm.kernel.release import calibrate
 from keras_fm.per_example.norm_histogram import NormHistogramRelease
 from keras_fm.queries import NormHistogramQuery
 
-pytestmark = [pytest.mark.full, pytest.mark.every_case]
+pytestmark = [pytest.mark.full, pytest.mark.backend]
 
 
 def make(columns=3, **kwargs):

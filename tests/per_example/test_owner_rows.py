@@ -15,7 +15,7 @@ from keras_fm.per_example.given_records import GivenRecords
 from keras_fm.per_example.owner_rows import OwnerLoss
 from keras_fm.per_example.private_network import _made_up, _of_owners
 
-pytestmark = [pytest.mark.full, pytest.mark.every_case]
+pytestmark = [pytest.mark.full, pytest.mark.backend]
 
 L = keras.layers
 RNG = np.random.default_rng(0)

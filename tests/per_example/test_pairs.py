@@ -15,7 +15,7 @@ from test_record_map import compiled, plain_gradient
 import keras_fm as fm
 from keras_fm.per_example.given_records import GivenRecords
 
-pytestmark = [pytest.mark.full, pytest.mark.every_case]
+pytestmark = [pytest.mark.full, pytest.mark.backend]
 
 BACKEND = keras.backend.backend()
 

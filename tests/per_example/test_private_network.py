@@ -16,7 +16,7 @@ from keras_fm.per_example import past_weights, record_map
 from keras_fm.per_example.balanced_classes import BalancedClasses
 from keras_fm.per_example.given_records import GivenRecords
 
-pytestmark = [pytest.mark.full, pytest.mark.every_case]
+pytestmark = [pytest.mark.full, pytest.mark.backend]
 
 L = keras.layers
 BACKEND = keras.backend.backend()
@@ -83,6 +83,7 @@ def test_three_lines(tmp_path):
     network().load_weights(tmp_path / "mine.weights.h5")
 
 
+@pytest.mark.once
 def test_the_bar_shows_what_was_charged(capsys):
     """An epsilon of the steps so far would promise something to a fit that
     is stopped because of what it showed."""
@@ -117,6 +118,7 @@ def test_steps_are_charged_before_the_first():
     assert given.ledger.entries[0].mechanism["steps"] == 8
 
 
+@pytest.mark.once
 def test_a_spent_budget_trains_nothing():
     given, model = callback(), network()
     private = compiled(model)
@@ -250,6 +252,7 @@ class AtBegin(keras.callbacks.Callback):
         self.weights = self.model._fit._given.weights
 
 
+@pytest.mark.once
 def test_balanced_classes_are_released_and_charged():
     """Counts of labels are private; what they cost is part of the budget,
     and the rare class weighs most. Counts of 100 and 300 with noise of a
@@ -283,6 +286,7 @@ def test_balanced_classes_are_released_and_charged():
     assert "first: counts of classes" in plan
 
 
+@pytest.mark.once
 def test_counts_of_owners():
     """However many rows an owner has, it counts once."""
     ledger = fm.Ledger(fm.PrivacyBudget(1e5, 1e-3), neighbours="replace_one")
@@ -295,6 +299,7 @@ def test_counts_of_owners():
     assert ledger.entries[0].build_mechanism().sensitivity == 2
 
 
+@pytest.mark.once
 def test_a_plan_spends_nothing_and_says_what_a_fit_does():
     given = callback()
     private = compiled(network())
@@ -322,6 +327,7 @@ def test_a_plan_spends_nothing_and_says_what_a_fit_does():
         callback().plan(private)
 
 
+@pytest.mark.once
 def test_labels_that_are_named():
     given = GivenRecords(X, ["yes", "no"] * 20, classes=["no", "yes"])
     np.testing.assert_array_equal(given.y[:2], [1, 0])
@@ -331,6 +337,7 @@ def test_labels_that_are_named():
         fm.make_private(network(), classes=["no", "no"])
 
 
+@pytest.mark.once
 def test_batch_normalization_must_change():
     inputs = keras.Input((6, 6, 1))
     x = L.Conv2D(4, 3, name="first")(inputs)
@@ -361,6 +368,7 @@ def test_a_mended_dense_network_sees_its_records(first):
     assert np.abs(seen - seen[0]).max() > 1e-3
 
 
+@pytest.mark.once
 def test_a_copy_keeps_weights_of_layers_that_are_built():
     """A sequential model without an input is not built, its layers may be."""
     first = L.Dense(4)
@@ -373,6 +381,7 @@ def test_a_copy_keeps_weights_of_layers_that_are_built():
     )
 
 
+@pytest.mark.once
 def test_spectral_normalization_must_change():
     """It divides its weights in every call that trains; a private step keeps
     none of that, so that a prediction used other weights than training."""
@@ -390,6 +399,7 @@ def test_spectral_normalization_must_change():
     )
 
 
+@pytest.mark.once
 def test_unfreezing_needs_a_new_compile():
     """Keras fails in the first step then, after the charge."""
     model = network()
@@ -427,6 +437,7 @@ def trained_before():
     return model
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "model, words",
     [
@@ -447,6 +458,7 @@ def test_models_that_are_refused(model, words):
         fm.make_private(model())
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "arguments, words",
     [
@@ -477,6 +489,7 @@ def test_fits_that_are_refused(arguments, words):
     assert not given.ledger.entries
 
 
+@pytest.mark.once
 def test_no_step_outside_of_a_fit():
     private = compiled(network())
     with pytest.raises(ValueError, match="Use `fit`"):
@@ -487,6 +500,7 @@ def test_no_step_outside_of_a_fit():
         private.get_config()
 
 
+@pytest.mark.once
 def test_weights_and_optimizers_that_no_ledger_knows():
     model = network()
     private = compiled(model)
@@ -515,6 +529,7 @@ def private_copy(folder):
     return model, given
 
 
+@pytest.mark.once
 def test_weights_that_were_copied_are_not_random(tmp_path):
     """A body or a file of a model that a ledger knows is of that ledger."""
     model, given = private_copy(tmp_path)
@@ -527,6 +542,7 @@ def test_weights_that_were_copied_are_not_random(tmp_path):
     assert len(given.ledger.entries) == 2
 
 
+@pytest.mark.once
 def test_frozen_weights_of_one_seed_are_random():
     """Two experiments of one seed have the same frozen random features."""
     frozen = []
@@ -540,6 +556,7 @@ def test_frozen_weights_of_one_seed_are_random():
     np.testing.assert_array_equal(*frozen)
 
 
+@pytest.mark.once
 def test_one_ledger_of_a_file(tmp_path):
     """Two callbacks that open one file charge one ledger."""
     path, budget = tmp_path / "ledger.json", fm.PrivacyBudget(8.0, 1e-3)
@@ -555,6 +572,7 @@ def test_one_ledger_of_a_file(tmp_path):
     assert len(given.ledger.entries) == 2
 
 
+@pytest.mark.once
 def test_the_statement_is_of_these_weights():
     """A plain `fit` afterwards is not covered, and the digest shows it."""
     model, given = network(), callback()
@@ -567,6 +585,7 @@ def test_the_statement_is_of_these_weights():
     assert "Other weights are not covered" in given.report()
 
 
+@pytest.mark.once
 def test_layers_that_were_adapted_are_not_public():
     """The exact mean and variance of the records would be in the file."""
     learned = L.Normalization()
@@ -581,6 +600,7 @@ def test_layers_that_were_adapted_are_not_public():
     assert given.ledger.entries
 
 
+@pytest.mark.once
 def test_a_cell_that_is_run_twice():
     """Two fits under two callbacks had a statement of one of them."""
     model = network()
@@ -667,6 +687,7 @@ def test_masks_of_other_records_do_not_matter():
     assert 0 < np.linalg.norm(sums[0] - sums[1]) <= 1
 
 
+@pytest.mark.once
 def test_a_part_of_the_budget_is_left_to_others(tmp_path):
     given = callback(guarantee=fm.Proven(spends=0.5))
     private = compiled(network())
@@ -741,6 +762,7 @@ def test_several_inputs_and_a_subclass():
     assert private.predict(x, verbose=0).shape == (40, 1)
 
 
+@pytest.mark.once
 def test_a_loss_that_no_weight_moves():
     """For some records a layer may have one: it must not stop a step."""
     model = network()

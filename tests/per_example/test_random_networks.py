@@ -27,7 +27,7 @@ from keras_fm.per_example import clipping, record_map
 from keras_fm.per_example.private_network import PrivateNetwork
 
 pytestmark = [
-    pytest.mark.every_case,
+    pytest.mark.backend,
     pytest.mark.full,
 ]
 

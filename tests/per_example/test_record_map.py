@@ -16,7 +16,7 @@ from keras_fm.per_example import clipping, record_map
 from keras_fm.per_example.given_records import GivenRecords
 from keras_fm.per_example.private_network import PrivateNetwork, _made_up
 
-pytestmark = [pytest.mark.full, pytest.mark.every_case]
+pytestmark = [pytest.mark.full, pytest.mark.backend]
 
 L = keras.layers
 N = 5

@@ -8,7 +8,7 @@ from keras import ops
 from keras_fm.per_example import record_map
 from keras_fm.per_example.private_network import PrivateNetwork
 
-pytestmark = [pytest.mark.full, pytest.mark.every_case]
+pytestmark = [pytest.mark.full, pytest.mark.backend]
 
 L = keras.layers
 

@@ -9,7 +9,7 @@ from scipy import stats
 from keras_fm.kernel.noise_mechanisms import GaussianMechanism
 from keras_fm.per_example import sum_noise
 
-pytestmark = [pytest.mark.full, pytest.mark.every_case]
+pytestmark = [pytest.mark.full, pytest.mark.backend]
 
 BACKEND = keras.backend.backend()
 

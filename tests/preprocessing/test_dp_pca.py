@@ -21,7 +21,7 @@ from keras_fm.kernel.mechanisms import GaussianMechanism, NoiseSource
 from keras_fm.preprocessing.dp_pca import DPPCA
 from keras_fm.queries import SecondMomentQuery
 
-pytestmark = pytest.mark.full
+pytestmark = [pytest.mark.full, pytest.mark.backend]
 
 X = np.random.default_rng(0).normal(size=(5, 7)).astype("float32") / 7
 

@@ -9,7 +9,7 @@ from keras_fm.core import model_inputs
 from keras_fm.layers import DPPCA, NormalizationLayer, PrivateDense
 from keras_fm.losses import TaylorCrossEntropy
 
-pytestmark = pytest.mark.full
+pytestmark = [pytest.mark.full, pytest.mark.backend]
 
 N = 200
 RANDOM = np.random.default_rng(0)

@@ -15,7 +15,7 @@ TARGETS = np.eye(3, dtype="float32")[Y]
 pytestmark = [
     pytest.mark.usefixtures("untraced"),
     pytest.mark.full,
-    pytest.mark.every_case,
+    pytest.mark.backend,
     pytest.mark.optimised,
 ]
 

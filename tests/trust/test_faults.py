@@ -17,7 +17,7 @@ pytestmark = [
         not hasattr(os, "fork"), reason="faults are made in forked processes"
     ),
     pytest.mark.full,
-    pytest.mark.every_case,
+    pytest.mark.backend,
     pytest.mark.optimised,
 ]
 # Coprime to the length of every loop on the way.

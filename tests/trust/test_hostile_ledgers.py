@@ -18,7 +18,7 @@ from keras_fm.kernel import compose, mechanisms
 
 pytestmark = [
     pytest.mark.once,
-    pytest.mark.every_case,
+    pytest.mark.backend,
     pytest.mark.optimised,
     pytest.mark.full,
 ]

@@ -29,7 +29,7 @@ from keras_fm.queries import CrossEntropyQuery, GradientQuery, PatchMomentQuery
 pytestmark = [
     pytest.mark.once,
     pytest.mark.full,
-    pytest.mark.every_case,
+    pytest.mark.backend,
     pytest.mark.optimised,
 ]
 

@@ -10,7 +10,7 @@ import keras_fm as fm
 from keras_fm.kernel import mechanisms
 
 pytestmark = [
-    pytest.mark.every_case,
+    pytest.mark.backend,
     pytest.mark.optimised,
     pytest.mark.full,
 ]

@@ -37,7 +37,7 @@ WRONG = (0.5, 2 / 3, 1.5, 2.0)
 
 pytestmark = [
     pytest.mark.usefixtures("untraced"),
-    pytest.mark.every_case,
+    pytest.mark.backend,
     pytest.mark.optimised,
 ]
 

@@ -17,7 +17,7 @@ from keras_fm.core import event_file
 from keras_fm.kernel import mechanisms
 from keras_fm.kernel import release as release_lib
 
-pytestmark = [pytest.mark.full, pytest.mark.every_case, pytest.mark.optimised]
+pytestmark = [pytest.mark.full, pytest.mark.backend, pytest.mark.optimised]
 
 
 @pytest.fixture

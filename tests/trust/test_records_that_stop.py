@@ -13,7 +13,7 @@ import pytest
 
 import keras_fm as fm
 
-pytestmark = [pytest.mark.every_case, pytest.mark.optimised]
+pytestmark = [pytest.mark.backend, pytest.mark.optimised]
 
 SECRET = 57913.0
 GENERATOR = np.random.default_rng(0)

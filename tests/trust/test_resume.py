@@ -6,7 +6,7 @@ import pytest
 
 import keras_fm as fm
 
-pytestmark = [pytest.mark.full, pytest.mark.every_case, pytest.mark.optimised]
+pytestmark = [pytest.mark.full, pytest.mark.backend, pytest.mark.optimised]
 
 N, EPOCHS = 60, 4
 LABELS = np.arange(N) % 3

@@ -13,7 +13,7 @@ from keras_fm.lab.auditing import (
     many_run_bounds,
 )
 
-pytestmark = pytest.mark.every_case
+pytestmark = pytest.mark.backend
 
 # On older releases there is no such module.
 theirs = pytest.importorskip("jax_privacy.auditing")

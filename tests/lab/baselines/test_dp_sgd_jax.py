@@ -19,7 +19,7 @@ from clipped_sgd import (
 
 from keras_fm.lab.baselines import JaxDPSGDClassifier, dp_sgd_jax
 
-pytestmark = pytest.mark.every_case
+pytestmark = pytest.mark.backend
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from keras_fm.lab.baselines import (
     dp_sgd,
 )
 
-pytestmark = [pytest.mark.full, pytest.mark.every_case]
+pytestmark = [pytest.mark.full, pytest.mark.backend]
 
 BACKEND = keras.backend.backend()
 

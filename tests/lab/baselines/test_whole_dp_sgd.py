@@ -12,7 +12,7 @@ import pytest
 
 from keras_fm.lab.baselines import DPSGDClassifier, JaxDPSGDClassifier
 
-pytestmark = [pytest.mark.full, pytest.mark.every_case]
+pytestmark = [pytest.mark.full, pytest.mark.backend]
 
 # Library, its package and class, by backend.
 LIBRARIES = {

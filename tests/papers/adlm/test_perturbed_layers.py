@@ -17,7 +17,7 @@ from keras_fm.papers.adlm.perturbed_layers import (
     PerturbedConv2D,
 )
 
-pytestmark = pytest.mark.full
+pytestmark = [pytest.mark.full, pytest.mark.backend]
 
 X = np.random.default_rng(0).normal(size=(5, 7)).astype("float32")
 IMAGES = np.random.default_rng(1).normal(size=(3, 7, 6, 2)).astype("float32")

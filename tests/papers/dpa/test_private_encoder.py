@@ -12,7 +12,7 @@ from layer_checks import (
 from keras_fm.papers.dpa.private_encoder import PrivateEncoder
 from keras_fm.queries import ReconstructionQuery
 
-pytestmark = pytest.mark.full
+pytestmark = [pytest.mark.full, pytest.mark.backend]
 
 X = np.random.default_rng(0).random((5, 7)).astype("float32")
 

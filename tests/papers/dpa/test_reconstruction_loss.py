@@ -9,7 +9,7 @@ import pytest
 from keras_fm.losses import PerturbedReconstruction
 from keras_fm.papers.dpa.perturbed_reconstruction import FORMS
 
-pytestmark = pytest.mark.full
+pytestmark = [pytest.mark.full, pytest.mark.backend]
 
 RNG = np.random.default_rng(0)
 V = RNG.uniform(size=(6, 5)).astype("float32")

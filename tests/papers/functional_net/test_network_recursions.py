@@ -8,7 +8,7 @@ from keras import ops
 import keras_fm as fm
 from keras_fm.papers.functional_net import claims
 
-pytestmark = pytest.mark.full
+pytestmark = [pytest.mark.full, pytest.mark.backend]
 
 INPUTS, CLASSES = 4, 3
 BACKEND = keras.backend.backend()
