@@ -1,0 +1,64 @@
+"""The page that lists what the papers print: every row shows what it says."""
+
+import ast
+import functools
+import re
+from pathlib import Path
+
+import pytest
+
+from keras_fm.lab import reproduce as reproductions
+from keras_fm.lab.reproduce import facts
+
+pytestmark = pytest.mark.once
+
+ROOT = Path(__file__).resolve().parents[3]
+PAGE = (ROOT / "docs" / "as_printed.md").read_text(encoding="utf-8")
+STATES = ("as printed", "differs", "cannot be")
+ROWS = [
+    [cell.strip() for cell in line.strip("|").split("|")]
+    for line in PAGE.splitlines()
+    if line.startswith("|") and not line.startswith(("|---", "| printed |"))
+]
+
+
+@functools.cache
+def named_tests(path):
+    tree = ast.parse((ROOT / "tests" / path).read_text(encoding="utf-8"))
+    return {n.name for n in tree.body if isinstance(n, ast.FunctionDef)}
+
+
+def missing(shown):
+    """What a cell names in code that is neither a test nor a command."""
+    words = re.findall("`([^`]+)`", shown)
+    assert words and re.sub("`[^`]+`|[, ]", "", shown) == "", shown
+    for word in words:
+        if word.startswith("keras-fm reproduce "):
+            reproductions.find(word.split()[2:])
+        else:
+            path, _, name = word.partition("::")
+            if name not in named_tests(path):
+                yield word
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
+def test_a_row_says_how_and_names_what_shows_it(row):
+    what, here, shown = row
+    state = re.match(r"\*\*(.+?)\*\*(.*)", here)
+    assert what and state and state[1] in STATES, here
+    # A difference has its reason beside it.
+    assert state[1] == "as printed" or state[2].startswith(": "), here
+    assert list(missing(shown)) == []
+
+
+def test_every_paper_and_every_experiment_has_rows():
+    assert len(re.findall("^## ", PAGE, re.M)) == len(facts.papers())
+    named = re.findall(r"keras-fm reproduce ([^`\n]+)`", PAGE)
+    shown = {e.name for e in reproductions.find(named)}
+    assert shown == {e.name for e in reproductions.EXPERIMENTS}
+
+
+def test_what_does_not_exist_is_found():
+    assert list(missing("`papers/test_claims.py::test_of_nothing`"))
+    with pytest.raises(reproductions.UnknownExperimentError):
+        list(missing("`keras-fm reproduce adlm:figure-99`"))
