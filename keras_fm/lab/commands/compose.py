@@ -97,7 +97,7 @@ def define(values):
         None,
         "Comma-separated: basic, advanced, kairouz, optimal, the same with "
         "sampled_ before them, moments, renyi, pld, survey_basic, "
-        "survey_advanced, survey_sampling. Default: all.",
+        "survey_advanced, survey_sampling, survey_accountant. Default: all.",
     )
     flag.list(
         "counts",

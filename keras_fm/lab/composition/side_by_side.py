@@ -29,6 +29,7 @@ METHODS = {
     "survey_basic": survey.survey_basic,
     "survey_advanced": survey.survey_advanced,
     "survey_sampling": survey.survey_sampling,
+    "survey_accountant": survey.survey_accountant,
 }
 
 

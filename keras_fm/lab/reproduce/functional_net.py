@@ -20,7 +20,7 @@ _ROWS = {
     "basic": ("survey_basic", "basic"),
     "advanced": ("survey_advanced", "advanced"),
     "sampling": ("survey_sampling", "sampled_advanced"),
-    "accountant": ("moments", "moments"),
+    "accountant": ("survey_accountant", "moments"),
 }
 
 

@@ -74,7 +74,7 @@ def energy_sensitivity(
     normalization,
     neighbours,
 ):
-    """pCDBN's Delta of the polynomial energy's coefficients (Lemma 2).
+    """pCDBN's Delta of the polynomial energy's coefficients (Lemma 2, Eq. 15).
 
     L1 norm, one feature map. With unit weights a patch has the
     pre-activation s = patch * bound + 1, and a record's coefficients are at

@@ -95,13 +95,19 @@ def test_the_worked_example_as_printed():
     assert rounded == pytest.approx(360, rel=1e-3)
     assert advanced.delta == pytest.approx(0.1)
     sampling = found["survey_sampling"]
-    assert sampling.epsilon == pytest.approx(10, rel=0.04)
+    # The formula gives 8.14, where 10 is printed.
+    assert sampling.epsilon == pytest.approx(8.14, rel=1e-3)
     assert sampling.delta == pytest.approx(0.001)
-    # The accountant is the only one of the four that is a bound as it is.
+    accountant = found["survey_accountant"]
+    assert accountant.epsilon == pytest.approx(2.4, rel=1e-3)
+    assert accountant.delta == DELTA
+    # sqrt(ln(1/delta)) / 4, the printed sigma.
+    assert "printed sigma 0.848" in basic.note
+    # The printed 1.25 is that of the moments accountant, which is a bound.
     moments = found["moments"]
     assert moments.epsilon == pytest.approx(1.25, rel=0.01)
     assert moments.delta == DELTA and moments.kind == "bound"
-    for name in ("survey_basic", "survey_advanced", "survey_sampling"):
+    for name in set(side_by_side.METHODS) - set(BOUNDS):
         assert found[name].kind == "as printed"
         assert not found[name].is_bound() and "no bound" in found[name].note
 
