@@ -92,6 +92,11 @@ TINY = {
         ("published", "twin"),
         {"epsilons": (8.0,), "share_of_epochs": 0.025},
     ),
+    "dpmac:printed": (
+        (),
+        ("printed",),
+        {"epsilons": (8.0,), "seeds": 1, "share_of_epochs": 0.03},
+    ),
     "dpmac:usps": (
         ("dpa_20",),
         ("strokes", "twin"),
