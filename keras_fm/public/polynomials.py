@@ -171,8 +171,8 @@ def taylor(activation="sigmoid", degree=7, radius=1.0):
     (dPA Eq. 11 and 14, AdLM Eq. 25). On |z| <= 1 it misses by at most
     0.004886; the papers' constant 0.31466 is valid but 64 times looser.
 
-    For `"sigmoid"` it is also the expansion by way of tanh (pCDBN_TE):
-    sigmoid(z) = (1 + tanh(z/2)) / 2, and a function has one Taylor series.
+    For `"tanh"` and degree 5 it is z - z^3/3 + 2 z^5/15, which pCDBN_TE has in
+    the place of a sigmoid.
 
     The error is exact: every term of tanh z = sum_k 2z / (z^2 + a_k^2),
     a_k = (k - 1/2) pi, is a geometric series in -z^2 / a_k^2, whose

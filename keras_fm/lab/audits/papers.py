@@ -154,6 +154,7 @@ def _pcdbn_network(subject, x, classes, **kwargs):
         classes,
         pooling=1,
         polynomial=_POLYNOMIALS[subject.model],
+        degree=7,
         **kwargs,
     )
     return model, x.reshape(-1, *shape)

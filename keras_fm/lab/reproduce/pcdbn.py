@@ -20,7 +20,7 @@ _POLYNOMIALS = {
     "cdbn": "exact",
     "tcdbn": "chebyshev",
     "pcdbn": "chebyshev",
-    "pcdbn_te": "taylor",
+    "pcdbn_te": "tanh",
     "pcdbn_pw": "piecewise",
     "printed": "published",
     "code": "published",
@@ -81,8 +81,9 @@ def digits_curve(job, context):
         guarantee=PublishedCDBN(form="code" if is_code else "paper"),
         unprotected=job.epsilon is None,
         polynomial=_POLYNOMIALS[job.series],
-        degree=int(job.at or 7),
+        degree=job.at and int(job.at),
         strides=context["strides"],
+        padding=context["padding"],
         pooling=context["pooling"],
         dense=25 if is_code else context["dense"],
     )
@@ -111,7 +112,6 @@ def behavior(job, context):
             guarantee=PublishedCDBN(dropout=0.5, l1=1e-5),
             unprotected=job.epsilon is None,
             polynomial=_POLYNOMIALS[job.series],
-            degree=7,
             dense=100,
         )
         return _published(job, context, model, *rows)

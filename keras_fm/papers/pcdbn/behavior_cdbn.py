@@ -28,6 +28,7 @@ class BehaviorCDBN(PrivateCDBN):
             `"social"` and `"events"` the conditions.
         bounds: public `(low, high)` of the window's features.
         maps: the paper's two layers of 10 bases, 4 x 12 and 2 x 6.
+        padding: `"same"`, without which the second layer does not fit.
         units, pooling, dense, guarantee and others: see `PrivateCDBN`.
 
     Input shape: `(batch, features)`. Output shape: `(batch, units)`.
@@ -49,6 +50,7 @@ class BehaviorCDBN(PrivateCDBN):
         units=1,
         maps=((10, (4, 12)), (10, (2, 6))),
         dense=0,
+        padding="same",
         **kwargs,
     ):
         columns = {name: column_range(part) for name, part in columns.items()}
@@ -59,6 +61,7 @@ class BehaviorCDBN(PrivateCDBN):
             maps=maps,
             dense=dense,
             bounds=bounds,
+            padding=padding,
             **kwargs,
         )
 

@@ -17,7 +17,14 @@ from keras_fm.preprocessing.pretrained_layer import PretrainedLayer
 from keras_fm.public import polynomials
 from keras_fm.public.local_response_normalization import local_response
 
-POLYNOMIALS = ("chebyshev", "taylor", "piecewise", "published", "exact")
+POLYNOMIALS = (
+    "chebyshev",
+    "taylor",
+    "tanh",
+    "piecewise",
+    "published",
+    "exact",
+)
 NORMALIZATIONS = ("local", "batch", "constant")
 VISIBLE = ("binary", "gaussian")
 # Numbers that a moment tensor may have; one more and it fits no memory.
@@ -62,7 +69,8 @@ class ChebyshevCRBM(PretrainedLayer):
         filters: int, number of maps.
         kernel_size, strides: int or pair.
         padding: `"same"` or `"valid"`; pads with `centre`.
-        polynomial: `"chebyshev"`, `"taylor"`, `"piecewise"` (of `degree`
+        polynomial: `"chebyshev"`, `"taylor"`, `"tanh"` (the Taylor series of
+            tanh(X), which pCDBN_TE prints), `"piecewise"` (of `degree`
             pieces), `"published"` (the paper's L = 7 polynomial, near
             `sigmoid(5 X)`), or `"exact"`.
         degree: int L.
@@ -167,6 +175,8 @@ class ChebyshevCRBM(PretrainedLayer):
             return None
         if self.polynomial == "published":
             return polynomials.published(self.degree)
+        if self.polynomial == "tanh":
+            return polynomials.taylor("tanh", self.degree, self.gain)
         make = getattr(polynomials, self.polynomial)
         return make("sigmoid", self.degree, self.gain)
 

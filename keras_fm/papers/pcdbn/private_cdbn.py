@@ -17,6 +17,9 @@ from keras_fm.public.random_features import RandomFeatures
 
 # sigmoid(5 X) is what the published polynomial is near to.
 _GAIN = 5.0
+# Degrees as printed: x - x^3 / 3 + 2 x^5 / 15, and one line.
+_DEGREES = {"tanh": 5, "piecewise": 1}
+_DEGREE = 7
 # Where units rest most of the time, a public constant.
 _RESTING = 0.1
 # Standard deviation below which a map of one record counts as flat.
@@ -50,7 +53,7 @@ class PrivateCDBN(PaperModel):
     | CDBN | `"exact"` | no, `unprotected=True` |
     | TCDBN | `"chebyshev"` | no, `unprotected=True` |
     | pCDBN | `"chebyshev"` or `"published"` | yes |
-    | pCDBN_TE | `"taylor"` | yes |
+    | pCDBN_TE | `"tanh"` | yes |
     | pCDBN_PW | `"piecewise"` | yes |
 
     The defaults are the paper's model for digits.
@@ -67,10 +70,14 @@ class PrivateCDBN(PaperModel):
         guarantee: `"proven"`, `"published"`, or a
             `keras_fm.models.PublishedCDBN`.
         bounds: public `(low, high)` of the inputs, mapped to [0, 1].
-        polynomial, degree: see `ChebyshevCRBM`.
+        polynomial: see `ChebyshevCRBM`.
+        degree: `None` (7; as printed 5 for `"tanh"` and 1 for `"piecewise"`
+            in the published form), or see `ChebyshevCRBM`.
         gain: `None` (5 in the proven form, 1 in the published), or see
             `ChebyshevCRBM`.
         strides: of the convolutions.
+        padding: of the convolutions: `None` (`"valid"` in the published form
+            as printed, else `"same"`), `"valid"` or `"same"`.
         moment_order: of the proven form: 2, or 4 for the first layer, see
             `ChebyshevCRBM`.
         sparsity: of the proven form, see `ChebyshevCRBM`.
@@ -106,9 +113,10 @@ class PrivateCDBN(PaperModel):
         guarantee="proven",
         bounds=(0.0, 1.0),
         polynomial="chebyshev",
-        degree=7,
+        degree=None,
         gain=None,
         strides=1,
+        padding=None,
         moment_order=2,
         sparsity=1.5,
         unprotected=False,
@@ -140,6 +148,7 @@ class PrivateCDBN(PaperModel):
             "degree": degree,
             "gain": gain,
             "strides": strides,
+            "padding": padding,
             "moment_order": moment_order,
             "sparsity": sparsity,
             "unprotected": unprotected,
@@ -177,7 +186,13 @@ class PrivateCDBN(PaperModel):
 
     def _rbm(self, index, count, kernel, sizes, conditions):
         given = self._arguments
-        gain = given["gain"]
+        gain, degree = given["gain"], given["degree"]
+        padding, printed = given["padding"], not (self._proven or self._code)
+        if degree is None:
+            printed_degrees = {} if self._proven else _DEGREES
+            degree = printed_degrees.get(given["polynomial"], _DEGREE)
+        if padding is None:
+            padding = "valid" if printed else "same"
         if self._proven:
             # The published polynomial has its own.
             usual = 1.0 if given["polynomial"] == "published" else _GAIN
@@ -206,7 +221,8 @@ class PrivateCDBN(PaperModel):
             kernel,
             strides=given["strides"],
             polynomial=given["polynomial"],
-            degree=given["degree"],
+            degree=degree,
+            padding=padding,
             name=f"crbm_{index + 1}",
             unprotected=given["unprotected"],
             **form,

@@ -102,6 +102,31 @@ VARIANTS = {
 }
 
 
+@pytest.mark.once
+def test_the_published_defaults_are_printed():
+    """x - x^3/3 + 2 x^5/15, one line, and N_W = N_V - N_H + 1."""
+
+    def first(**kwargs):
+        return model(**{"guarantee": "published", "units": None} | kwargs).rbms[
+            0
+        ]
+
+    made = first(polynomial="tanh").approximation.coefficients
+    np.testing.assert_allclose(made, [0, 1, 0, -1 / 3, 0, 2 / 15])
+    made = first(polynomial="piecewise").approximation
+    assert made.knots == (-1, 1)
+    assert made.values == pytest.approx([1 / (1 + np.e), np.e / (1 + np.e)])
+    assert first(polynomial="piecewise", degree=7).degree == 7
+    for kwargs, size in (
+        ({}, 6),
+        ({"padding": "same"}, 8),
+        ({"guarantee": PublishedCDBN(form="code")}, 8),
+        ({"guarantee": "proven", "polynomial": "piecewise"}, 8),
+    ):
+        layer = first(**kwargs)
+        assert layer.map_shape == (size, size) and layer.degree == 7
+
+
 @pytest.mark.parametrize("name", VARIANTS)
 @pytest.mark.once
 def test_every_variant_can_learn_digits(name):
