@@ -69,9 +69,7 @@ class Windows:
             )
         first = min(max(round(train * len(steps)), 1), len(steps) - 1)
         early = self.steps < steps[first]
-        return self._take(np.flatnonzero(early)), self._take(
-            np.flatnonzero(~early)
-        )
+        return tuple(self.take(np.flatnonzero(r)) for r in (early, ~early))
 
     def sample(self, rate, seed=0):
         """Draws `round(rate n)` rows without replacement, in their order.
@@ -89,9 +87,10 @@ class Windows:
         checks.number("rate", rate, above=0, at_most=1)
         size = max(1, round(rate * len(self)))
         rows = np.random.default_rng(seed).permutation(len(self))[:size]
-        return self._take(np.sort(rows))
+        return self.take(np.sort(rows))
 
-    def _take(self, rows):
+    def take(self, rows):
+        """The `Windows` of some rows, in the order of their indices."""
         return dataclasses.replace(
             self,
             x=self.x[rows],

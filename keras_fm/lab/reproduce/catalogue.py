@@ -29,7 +29,9 @@ _MODULES = {
     "dpmac": dpmac,
 }
 # What loaders of `sources` give, where it is not images.
-_READS = {None: None, "recent_windows": "network", "windows": "network"}
+_READS = {None: None} | dict.fromkeys(
+    ("printed_windows", "recent_windows", "windows"), "network"
+)
 _AXES = {"accuracy": ACCURACY, "epsilon": EPSILON}
 
 

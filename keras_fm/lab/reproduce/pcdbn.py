@@ -20,7 +20,7 @@ _POLYNOMIALS = {
     "cdbn": "exact",
     "tcdbn": "chebyshev",
     "pcdbn": "chebyshev",
-    "pcdbn_te": "tanh",
+    "pcdbn_te": "taylor",
     "pcdbn_pw": "piecewise",
     "printed": "published",
     "code": "published",
@@ -102,6 +102,15 @@ def digits(job, context):
 # Behaviour -----------------------------------------------------------------
 
 
+def _behavior_form(job, context):
+    """Ours, or, of an experiment that names the maps, as printed."""
+    polynomial = _POLYNOMIALS[job.series]
+    if "maps" not in context.settings:
+        return {"polynomial": polynomial, "degree": 7}
+    polynomial = "tanh" if polynomial == "taylor" else polynomial
+    return {"polynomial": polynomial, "maps": context["maps"]}
+
+
 def behavior(job, context):
     """Accuracy after some epochs."""
     train, test = context.data
@@ -111,8 +120,8 @@ def behavior(job, context):
             train,
             guarantee=PublishedCDBN(dropout=0.5, l1=1e-5),
             unprotected=job.epsilon is None,
-            polynomial=_POLYNOMIALS[job.series],
             dense=100,
+            **_behavior_form(job, context),
         )
         return _published(job, context, model, *rows)
     if job.series == "dp_sgd":

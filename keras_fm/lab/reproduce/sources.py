@@ -1,5 +1,7 @@
 """Data sets of the experiments, and what to do where one is missing."""
 
+import numpy as np
+
 from keras_fm import datasets
 
 
@@ -32,6 +34,20 @@ def flat_images(name):
 def windows(name):
     """Training and test windows of eleven past steps (pCDBN)."""
     return network(name).windows(history=11).split(0.8)
+
+
+def printed_windows(name):
+    """Windows of four steps, as many of either class; a tenth of them, at
+    random, for testing (pCDBN as printed)."""
+    found = network(name).windows(history=3)
+    rng = np.random.default_rng(0)
+    classes = [
+        rng.permutation(np.flatnonzero(found.y == label)) for label in (0, 1)
+    ]
+    few = min(map(len, classes))
+    rows = rng.permutation(np.concatenate([c[:few] for c in classes]))
+    tests = len(rows) // 10
+    return found.take(rows[tests:]), found.take(rows[:tests])
 
 
 def recent_windows(name):
