@@ -16,9 +16,14 @@ _CLASSES = 10
 _TWIN_LOT = 600
 
 
-def _architecture(context):
+_PRINTED = "_printed"
+
+
+def _architecture(job, context):
+    """Of the printed form, where the series says so, or of the code."""
+    form = "paper" if job.series.endswith(_PRINTED) else "code"
     names = ("architecture", "width")
-    return {"form": "code", **{name: context[name] for name in names}}
+    return {"form": form, **{name: context[name] for name in names}}
 
 
 def _training(job, context, **kwargs):
@@ -31,6 +36,7 @@ def _training(job, context, **kwargs):
 
 def _twin(job, context):
     """The network without noise and its curve."""
+    architecture = _architecture(job, context)
 
     def make():
         keras.utils.set_random_seed(0)
@@ -41,16 +47,14 @@ def _twin(job, context):
             epochs=context["pretraining_epochs"],
             lot=min(_TWIN_LOT, points.lot(context, len(context.data[0][0]))),
         )
-        model = adlm.twin(
-            training, context.data[0], _CLASSES, **_architecture(context)
-        )
+        model = adlm.twin(training, context.data[0], _CLASSES, **architecture)
         return model, training.callbacks[0].points
 
-    return context.once("twin", make)
+    return context.once(("twin", architecture["form"]), make)
 
 
 def _published(job, context):
-    adaptive = job.series == "adlm"
+    adaptive = job.series.removesuffix(_PRINTED) == "adlm"
     twin = _twin(job, context)[0] if adaptive else None
     keras.utils.set_random_seed(job.seed)
     training = _training(job, context)
@@ -60,7 +64,7 @@ def _published(job, context):
         _CLASSES,
         twin=twin,
         adaptive=adaptive,
-        **_architecture(context),
+        **_architecture(job, context),
     )
     return Measured(
         curve=tuple(training.callbacks[0].points), ledger=made.ledger
@@ -141,7 +145,7 @@ def curve(job, context):
         return Measured(curve=tuple(_twin(job, context)[1]))
     if job.series == "dp_sgd":
         return _rival(points.dp_sgd_curve, job, context)
-    if job.series in ("adlm", "ilm"):
+    if job.series.removesuffix(_PRINTED) in ("adlm", "ilm"):
         return _published(job, context)
     return _proven(job, context)
 

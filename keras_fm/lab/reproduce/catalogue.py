@@ -101,7 +101,7 @@ def find(names):
     Example:
 
     >>> [e.name for e in find(["adlm:figure-4"])]
-    ['adlm:mnist', 'adlm:mnist-epochs']
+    ['adlm:mnist', 'adlm:mnist-epochs', 'adlm:printed']
     """
     called = {e.name: {e.name, e.paper, *e.aliases} for e in EXPERIMENTS}
     words = set().union(*called.values())

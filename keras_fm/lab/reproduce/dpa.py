@@ -112,9 +112,13 @@ def _regression(job, train, test):
 
 
 def health(job, context):
-    """One method on all training windows, or a share of them."""
+    """One method on all training windows, a share of them, or those of the
+    last few time points."""
     train, test = context.data
-    if job.at is not None and job.at < 1:
+    if "points" in context.settings:
+        first = np.unique(train.steps)[-int(job.at) :][0]
+        train = train.take(np.flatnonzero(train.steps >= first))
+    elif job.at is not None and job.at < 1:
         train = train.sample(job.at, seed=job.seed)
     if job.series == "dp_sgd":
         made = logistic_dp_sgd(job, context, train, test)

@@ -92,14 +92,13 @@ def test_a_printed_epsilon_is_measured_too():
 def test_finding():
     [experiment] = reproductions.find(["ADLM:mnist"])
     assert experiment.name == "adlm:mnist"
-    figure = reproductions.find(["adlm:figure-4"])
-    assert [e.name for e in figure] == ["adlm:mnist", "adlm:mnist-epochs"]
+    figure = [e.name for e in reproductions.find(["adlm:figure-4"])]
+    assert figure == ["adlm:mnist", "adlm:mnist-epochs", "adlm:printed"]
     adlm = reproductions.find(["adlm", "adlm:mnist", "adlm:figure-4"])
-    assert [e.name for e in adlm] == [
-        "adlm:mnist",
-        "adlm:mnist-epochs",
-        "adlm:cifar10",
-    ]
+    assert [e.name for e in adlm] == [*figure, "adlm:cifar10"]
+    for name in ("adlm:figure-5", "pcdbn:figure-5", "pcdbn:figure-6",
+                 "dpa:figure-2", "dpmac:table-1", "dpmac:table-2"):  # fmt: skip
+        assert reproductions.find([name])
 
 
 # The table -----------------------------------------------------------------

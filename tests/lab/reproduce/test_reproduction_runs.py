@@ -42,6 +42,7 @@ TINY = {
             "rates": (0.5,),
         },
     ),
+    "dpa:health-points": (("fm",), (), {"points": (5,)}),
     "pcdbn:behavior": (
         ("dpah",),
         ("pcdbn_te",),
@@ -86,6 +87,7 @@ TINY = {
             "features": "pixels",
         },
     ),
+    "adlm:printed": ((), ("ilm_printed",), {**_ADLM, "width": 0.03}),
     "adlm:cifar10": ((), ("adlm",), {**_ADLM, "epochs": 3, "width": 0.03}),
     "dpmac:mnist": (
         ("proven",),
