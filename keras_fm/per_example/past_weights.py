@@ -84,10 +84,11 @@ def steps_of(optimizer):
 
 
 def digest(model):
-    """Of all weights, in their order."""
+    """Of all weights, their shapes and types, in their order."""
     found = hashlib.sha256()
     for weight in model.weights:
-        found.update(np.ascontiguousarray(ops.convert_to_numpy(weight)))
+        value = ops.convert_to_numpy(weight)
+        found.update(f"{value.shape}{value.dtype}".encode() + value.tobytes())
     return found.hexdigest()
 
 

@@ -510,6 +510,14 @@ class PrivateNetwork(keras.Model):
             f"{self._digest}. Other weights are not covered."
         )
 
+    def check_weights(self):
+        """Refuses weights that no private fit led to."""
+        if self._digest != past_weights.digest(self.model):
+            raise ValueError(
+                f"'{self.model.name}' has other weights than its private fit "
+                "led to, or had none yet: no statement covers them."
+            )
+
     def note_weights(self):
         """Keeps a digest of the weights for the statement."""
         self._digest = past_weights.note_weights(self.model)

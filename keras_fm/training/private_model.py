@@ -19,6 +19,7 @@ from keras_fm.training import (
     ledger_of_callback,
     model_check,
     public_constants,
+    saved_statement,
 )
 from keras_fm.training.proven_plan import ProvenPlan
 from keras_fm.training.published_plan import PublishedPlan
@@ -180,6 +181,22 @@ class PrivateModel(keras.callbacks.Callback):
             )
         line = getattr(self.model, "statement_line", None)
         return "\n\n".join([*texts, *([line] if line else [])])
+
+    def save_statement(self, path):
+        """Writes the statement to a JSON file, with the digest of the weights
+        and all ledger entries: `keras-fm verify mine.keras statement.json`
+        checks on any machine that they belong together.
+
+        Args:
+            path: a new file, or an earlier statement, which is replaced; not
+                the file of the ledger.
+
+        Raises:
+            ValueError: if the weights are not those that the private fit led
+                to, or the file holds something else.
+            OSError: if it cannot be written.
+        """
+        saved_statement.save(path, self.model, self._ledger)
 
     def _claimed_epsilon(self):
         """The sum of all claims that the model was trained under."""

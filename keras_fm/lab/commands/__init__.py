@@ -16,6 +16,7 @@ from keras_fm.lab.commands import (
     report,
     reproduce,
     schema,
+    verify,
 )
 
 COMMANDS = {
@@ -28,6 +29,7 @@ COMMANDS = {
         audit,
         report,
         ledger,
+        verify,
         doctor,
     )
 }

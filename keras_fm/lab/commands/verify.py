@@ -1,0 +1,86 @@
+"""`keras-fm verify`: whether weights and a privacy statement belong together."""
+
+import sys
+
+NAME = "verify"
+SUMMARY = "whether a model's weights and a privacy statement belong together"
+POSITIONAL = "MODEL STATEMENT"
+
+WORDS = """Checks a model in a file against its privacy statement.
+
+  keras-fm verify mine.keras statement.json
+      whether the statement describes these weights, and whether its epsilon
+      follows from the entries of its ledger, which are composed anew
+
+MODEL is what `model.save("mine.keras")` wrote, STATEMENT what
+`callback.save_statement("statement.json")` of its `PrivateModel` wrote. Both
+are only read. Exit status 0 if they belong together, 1 if not, 2 if a file
+cannot be read.
+
+A file is not authenticated: it says what its writer wrote. *Proven* is what
+follows from the entries, if they are all that was read; *declared* is the
+writer's word.
+"""
+
+
+def define(values):
+    """There are no flags."""
+    del values
+
+
+def run(values, rest):
+    """Runs the command; returns the exit status."""
+    del values
+    if len(rest) != 2:
+        raise ValueError(
+            "name a model and its statement: `keras-fm verify mine.keras "
+            "statement.json`."
+        )
+    from keras_fm.kernel.ledger.statement import rounded_up
+    from keras_fm.training import saved_statement
+
+    path, other = rest
+    stated = saved_statement.SavedStatement(other)
+    model = _loaded(path)
+    differences = stated.differences(model)
+    if differences:
+        lines = [f"{path} and {other} do not belong together:"]
+        sys.stdout.write("\n  ".join([*lines, *differences]) + "\n")
+        return 1
+    lines = [
+        f"{path} and {other} belong together.",
+        f"  weights        sha256 {stated.weights}: the same",
+    ]
+    for ledger in stated.ledgers:
+        lines += [
+            f"  epsilon        {rounded_up(ledger.epsilon())} at delta "
+            f"{ledger.budget.delta:g}, {ledger.neighbours}: composed anew "
+            "from the entries, as stated",
+            *(
+                f"  {name:<14} {standing:<9} {words}"
+                for name, words, standing in saved_statement.facts(ledger)
+            ),
+        ]
+    sys.stdout.write("\n".join(lines) + "\n")
+    return 0
+
+
+def _loaded(path):
+    import keras
+
+    # Keras needs it to know the layers.
+    import keras_fm  # noqa: F401
+
+    with open(path, "rb"):
+        pass
+    try:
+        return keras.saving.load_model(path, compile=False)
+    # A file that anybody wrote raises whatever it likes.
+    except Exception as e:
+        words = " ".join(str(e).split())[:300]
+        raise ValueError(
+            f"{path!r} is not a model that Keras can load. Layers of your own "
+            "must be registered (`keras.saving.register_keras_serializable`) "
+            "and installed. Keras says: "
+            f"{''.join(c for c in words if c.isprintable())}"
+        ) from e

@@ -1,0 +1,225 @@
+"""A privacy statement as a file that somebody else can check.
+
+It names the weights that it describes by their digest and holds every ledger
+entry, so that epsilon is composed anew and never believed.
+"""
+
+import json
+import math
+import os
+import re
+
+from keras_fm.core.private_part import parts_of
+from keras_fm.kernel.ledger import ledger_text, locked_file, strict_json
+from keras_fm.kernel.ledger.ledger import Ledger
+from keras_fm.per_example import past_weights
+from keras_fm.training import model_check
+
+_FORMAT = "keras_fm statement 1"
+_PROVEN, _DECLARED = "proven", "declared"
+# What composition on another machine may differ by.
+_ROUNDING = 1e-6
+# What a note of a ledger entry is about, by how it begins; all others are
+# about what was done to records before they were read.
+_ABOUT = (
+    ("the number of ", "n"),
+    ("weights of classes", "weights"),
+    ("weights of rows", "weights"),
+    ("validation: ", "validation"),
+    ("first weights: ", "start"),
+    ("initial weights of ", "start"),
+)
+# Notes of what the library saw to itself.
+_SEEN_TO = re.compile(
+    "the number of records n is not used|weights of classes: released|"
+    "weights of layer .*: from its own release|features: record by record .*|"
+    "scales of layer .*: from the released relevance"
+)
+# What holds where no note says otherwise.
+_ELSE = {
+    "n": ("no entry uses a number of records", _PROVEN),
+    "weights": ("every row counts alike", _PROVEN),
+    "validation": ("no validation data enter a release", _PROVEN),
+    "start": ("all that learned was set from its release", _PROVEN),
+}
+_BEFORE = ("what was done to the rows before is not covered", _DECLARED)
+
+
+def facts(ledger):
+    """What a ledger takes for granted: lists of what it is about, words, and
+    whether the library saw to it (`"proven"`) or it was `"declared"`."""
+    unit = ledger.unit
+    proved = ledger_text.proved_unit(unit)
+    found = [["unit", unit, _PROVEN if proved == unit else _DECLARED]]
+    notes = dict.fromkeys(n for e in ledger.entries for n in e.notes)
+    about = [(_subject(note), note) for note in notes]
+    for name, otherwise in (*_ELSE.items(), ("preprocessing", _BEFORE)):
+        lines = [(n, _standing(n)) for subject, n in about if subject == name]
+        if not lines or name == "preprocessing":
+            lines.append(otherwise)
+        found += [[name, *line] for line in lines]
+    return found
+
+
+def _subject(note):
+    about = (name for start, name in _ABOUT if note.startswith(start))
+    return next(about, "preprocessing")
+
+
+def _standing(note):
+    return _PROVEN if _SEEN_TO.fullmatch(note) else _DECLARED
+
+
+def save(path, model, ledger):
+    """Writes the statement of a model that was trained with privacy.
+
+    Raises:
+        ValueError: if its weights are not what the private fit led to, or
+            the file is something else.
+    """
+    path = os.fspath(path)
+    if os.path.exists(path):
+        try:
+            _parsed(locked_file.read_text(path))
+        except strict_json.MALFORMED:
+            raise ValueError(
+                f"`path` must be a new file or an earlier statement. "
+                f"Received: path={path!r}, which holds something else. A "
+                'ledger lives in a file of its own: "statement.json"'
+            ) from None
+    if model is None:
+        raise ValueError("There is nothing to state before a fit.")
+    if hasattr(model, "check_weights"):
+        model.check_weights()
+    model_check.check_parts(model, ())
+    plain = plain_of(model)
+    data = {
+        "format": _FORMAT,
+        "model": plain.name,
+        "weights": past_weights.digest(plain),
+        "ledgers": [
+            {
+                "epsilon": _number(one.epsilon()),
+                "facts": facts(one),
+                "ledger": json.loads(one.to_json()),
+            }
+            for one in model_check.ledgers_of(model, ledger)
+        ],
+    }
+    with open(path, "w", encoding="utf-8") as f:
+        f.write(json.dumps(data, indent=1, allow_nan=False))
+
+
+def plain_of(model):
+    """The model that `save` writes to a file."""
+    steps = getattr(model, "makes_private_steps", False)
+    return model.model if steps else model
+
+
+def _number(epsilon):
+    """As JSON; `None` without a valid proof."""
+    return epsilon if math.isfinite(epsilon) else None
+
+
+def _parsed(text):
+    data = strict_json.parse(text)
+    if data["format"] != _FORMAT:
+        raise ValueError("unknown format")
+    return data
+
+
+class SavedStatement:
+    """A statement that was read from a file; whatever it says of its
+    ledgers' epsilon is not believed.
+
+    Args:
+        path: of the file.
+
+    Attributes:
+        ledgers: list of `Ledger`.
+        differs: list of str, what does not hold of the file itself.
+
+    Raises:
+        ValueError: if it is not a statement.
+    """
+
+    def __init__(self, path):
+        try:
+            self._read(locked_file.read_text(path))
+        except strict_json.MALFORMED as e:
+            raise ValueError(
+                f"{os.fspath(path)!r} is not a statement that "
+                f"`PrivateModel.save_statement` wrote: {_one_line(e)}"
+            ) from e
+
+    def _read(self, text):
+        data = strict_json.parse(text)
+        if "budget" in data and "entries" in data:
+            raise ValueError(
+                "it is a ledger, which names no weights. `keras-fm ledger` "
+                "composes it; `callback.save_statement(path)` writes a "
+                "statement"
+            )
+        data = _parsed(text)
+        self.weights, self.differs = data["weights"], []
+        if not isinstance(self.weights, str) or not data["ledgers"]:
+            raise ValueError("it names no weights, or holds no ledger")
+        self.ledgers, self._counts = [], []
+        for number, one in enumerate(data["ledgers"], start=1):
+            ledger = Ledger.from_json(json.dumps(one["ledger"]))
+            self.ledgers.append(ledger)
+            self._counts.append(len(one["ledger"]["entries"]))
+            stated, found = one["epsilon"], _number(ledger.epsilon())
+            if not _same(stated, found):
+                self.differs.append(
+                    f"epsilon of ledger {number}: the statement says "
+                    f"{_shown(stated)}, its entries compose to "
+                    f"{_shown(found)}"
+                )
+            if one["facts"] != facts(ledger):
+                self.differs.append(
+                    f"what ledger {number} takes for granted: the statement "
+                    "says other than its entries"
+                )
+
+    def differences(self, model):
+        """What does not hold of the statement and a model: list of str."""
+        found, digest = list(self.differs), past_weights.digest(model)
+        if digest != self.weights:
+            found.append(
+                f"weights: the statement describes {_one_line(self.weights)}, "
+                f"the model has {digest}"
+            )
+        ids = {ledger.id for ledger in self.ledgers}
+        held = {
+            one.id
+            for ledger in self.ledgers
+            for one in model_check.ledgers_of(model, ledger)
+        }
+        # The model may bring a longer text of the same ledger.
+        counts = [len(ledger.entries) for ledger in self.ledgers]
+        if held - ids or counts != self._counts:
+            found.append(
+                "releases: the model carries some that the statement leaves out"
+            )
+        unknown = [part for part in parts_of(model) if not part.is_released]
+        found += [
+            f"layer '{part.name}': its weights are not those of its release"
+            for part in unknown
+            if not part.unproven
+        ]
+        return found
+
+
+def _same(stated, found):
+    if stated is None or found is None:
+        return stated is found
+    return math.isclose(float(stated), found, rel_tol=_ROUNDING)
+
+
+def _shown(epsilon):
+    return "no valid proof" if epsilon is None else f"{float(epsilon):.6g}"
+
+
+def _one_line(text):
+    return "".join(c for c in str(text)[:300] if c.isprintable())
