@@ -31,6 +31,7 @@ _TABS = {
     "scalars": ("#scalars", 1000),
     "hparams": ("#hparams", 600),
 }
+_STEPS = "#scalars&tagFilter=privacy%7Cstep%7Caccuracy"
 
 
 def main():
@@ -53,6 +54,48 @@ def main():
             for name, (tab, height) in _TABS.items():
                 place = out / f"tensorboard_{name}.png"
                 camera.take(address + tab, place, 1280, height, wait=25)
+        take_steps(folder / "steps", camera, out)
+
+
+def take_steps(logs, camera, out):
+    """Noisy steps in TensorBoard, and the page of the fit."""
+    train_steps(logs)
+    page = logs.parent / "fit.html"
+    report.write([report.read(logs)], str(page))
+    camera.take(page.as_uri(), out / "report_fit_desk.png", 1280, 2000)
+    camera.take(page.as_uri(), out / "report_fit_phone.png", 390, 1700)
+    with TensorBoard(logs) as address:
+        place = out / "tensorboard_steps.png"
+        camera.take(address + _STEPS, place, 1280, 1300, wait=25)
+
+
+def train_steps(folder):
+    """Noisy steps of a small network on all its layers."""
+    import keras
+
+    import keras_fm as fm
+
+    (x, y), test = fm.datasets.load("digits")
+    layers = [keras.Input(x.shape[1:]), keras.layers.Flatten()]
+    layers.append(keras.layers.Dense(32, activation="relu"))
+    layers.append(keras.layers.Dense(10, activation="softmax"))
+    network = fm.make_private(keras.Sequential(layers))
+    network.compile(
+        keras.optimizers.SGD(0.5),
+        "sparse_categorical_crossentropy",
+        metrics=["accuracy"],
+    )
+    private = fm.callbacks.PrivateModel(epsilon=8.0, delta=1e-5)
+    board = fm.callbacks.PrivacyTensorBoard(private, folder)
+    network.fit(
+        x,
+        y,
+        batch_size=256,
+        epochs=20,
+        callbacks=[private, board],
+        validation_data=test,
+        verbose=0,
+    )
 
 
 def train(folder):

@@ -1,5 +1,6 @@
 """Any Keras model, trained by noisy sums of clipped gradients of records."""
 
+import dataclasses
 import math
 
 import keras
@@ -10,6 +11,7 @@ from keras_fm.core import fit_contract, full_precision, place, replicas, sealed
 from keras_fm.core.record_alone import Attributes
 from keras_fm.kernel import checks
 from keras_fm.kernel.budget import warn_of_delta
+from keras_fm.kernel.compose import compose_epsilon
 from keras_fm.kernel.ledger.ledger_entry import check_line
 from keras_fm.kernel.mechanisms import NoiseSource
 from keras_fm.per_example import (
@@ -33,6 +35,7 @@ from keras_fm.per_example.owner_rows import OwnerLoss
 from keras_fm.per_example.poisson_samples import FACTORS, KEYS, RECORDS
 from keras_fm.per_example.step_query import LayerCoefficientsQuery
 
+_LENGTHS = "length of the noisy mean gradient"
 _OWN_STEPS = ("train_step", "compute_loss", "make_train_function")
 
 
@@ -169,6 +172,9 @@ class PrivateNetwork(keras.Model):
         self._fit = self._digest = self._iterations = None
         # The optimizer of the last fit, and the weights that it moved.
         self._moved = ((), ())
+        # Of released noisy means. A metric, since those alone are carried out
+        # of a compiled step on all backends.
+        self._lengths = keras.metrics.Mean(name=_LENGTHS)
 
     def compile(self, *args, jit_compile="auto", **kwargs):
         """As `keras.Model.compile`."""
@@ -212,7 +218,9 @@ class PrivateNetwork(keras.Model):
         return {"charged": ops.convert_to_tensor(self._fit.charged, "float32")}
 
     def get_metrics_result(self):
-        return sealed.results(self)
+        found = sealed.results(self)
+        found.pop(_LENGTHS, None)
+        return found
 
     @property
     def losses(self):
@@ -349,6 +357,9 @@ class PrivateNetwork(keras.Model):
         protected."""
         if self._fit is None:
             x, y = self._numbered(x, y)
+        else:
+            # Validation resets all metrics.
+            self._fit.note_length()
         return super().evaluate(x, y, **kwargs)
 
     def _numbered(self, x, y=None, *more):
@@ -374,10 +385,35 @@ class PrivateNetwork(keras.Model):
             "accounted for. Use `fit`."
         )
 
+    def step_numbers(self):
+        """Steps that the running fit took, and public numbers by names."""
+        fit = self._fit
+        return (0, {}) if fit is None else (fit.taken, fit.numbers())
+
+    def note_lengths(self, pairs):
+        """Keeps how long what a step released is, inside of the step."""
+        squares = [
+            ops.sum(ops.square(ops.cast(v, "float32"))) for _, v in pairs
+        ]
+        self._lengths.update_state(ops.stop_gradient(ops.sqrt(sum(squares))))
+
     @property
-    def steps_taken(self):
-        """Steps of the running fit that are over; `None` outside of one."""
-        return None if self._fit is None else self._fit.taken
+    def mean_length(self):
+        """Mean length of what the steps of the epoch released, or `None`."""
+        if not float(ops.convert_to_numpy(self._lengths.count)):
+            return None
+        return float(ops.convert_to_numpy(self._lengths.result()))
+
+    def noise_length(self, mechanism, expected):
+        """Expected length of the noise in it; `None` where it is not known.
+
+        Args:
+            mechanism: that of the ledger's entry.
+            expected: expected number of records.
+        """
+        size = sum(math.prod(v.shape) for v in self.model.trainable_variables)
+        scale = (self.clip or 1.0) / expected
+        return mechanism.stddev * scale * math.sqrt(size)
 
     # What a step takes of the records ------------------------------------
 
@@ -612,7 +648,7 @@ class PrivateFit:
             per_epoch=self._charge.per_epoch,
         )
         self._mechanism, self.charged, self.notes = None, 0.0, []
-        self.taken, self.steps = 0, self._plan.steps
+        self.taken, self.steps, self._length = 0, self._plan.steps, None
 
     # Charging ------------------------------------------------------------
 
@@ -660,6 +696,41 @@ class PrivateFit:
         steps = int(self._network.steps_per_execution)
         self.taken = min(self.taken + steps, self.steps)
 
+    def note_length(self):
+        """Keeps what the epoch released, before its metrics are reset."""
+        found = self._network.mean_length
+        self._length = self._length if found is None else found
+
+    def numbers(self):
+        """Public numbers of the steps so far, by their names."""
+        self.note_length()
+        share = self.taken / self.steps
+        found = {"privacy/steps taken of those paid for": share}
+        if (epsilon := self._epsilon_so_far()) is not None:
+            found["privacy/epsilon, if the stop had been fixed beforehand"] = (
+                epsilon
+            )
+        noise = self._network.noise_length(
+            self._mechanism, self._plan.expected_batch_size
+        )
+        if noise is not None and self._length is not None:
+            found["step/length of the noisy mean gradient"] = self._length
+            found["step/length of the noise in it, expected"] = noise
+        return found
+
+    def _epsilon_so_far(self):
+        """Of the ledger, had as many steps been planned as were taken."""
+        ledger = self._callback.ledger
+        if not self.taken or not math.isfinite(ledger.epsilon()):
+            return None
+        found = [e.build_mechanism() for e in ledger.entries]
+        found.remove(self._mechanism)
+        taken = dataclasses.replace(self._mechanism, steps=self.taken)
+        budget = ledger.budget
+        return compose_epsilon(
+            [*found, taken], budget.delta, scale=budget.epsilon
+        )
+
     # A step --------------------------------------------------------------
 
     def loss(self, x, y):
@@ -681,6 +752,7 @@ class PrivateFit:
             self._mechanism,
             self._plan.expected_batch_size,
         )
+        self._network.note_lengths(noisy)
         total = self._network.weight_penalties() + surrogate(noisy)
         return replicas.share(total)
 

@@ -21,13 +21,22 @@ _RECORDS = (
     "Computed on the private records: no part of the privacy statement, and "
     "not to be published."
 )
+_STEPS = (
+    "Public: the plan of the fit, and what its steps released. All steps were "
+    "charged before the first; a fit that is stopped early costs as much."
+)
+_LOSS = (
+    "The released objective, noise and ridge included: what training "
+    "minimises. It is no measure of accuracy, see validation/."
+)
 
 
 class PrivacyTensorBoard(keras.callbacks.Callback):
     """Shows in TensorBoard what a fit spent, released and learned.
 
     * `privacy/budget` (text): spent and left, and what that promises in a
-      sentence; `privacy/statement`, `privacy/settings`; the same facts as
+      sentence; `privacy/statement`, `privacy/settings`, `privacy/ledger`;
+      the same facts as
       hyper-parameters;
     * `release/table` (text) and `release/signal over noise` (image): how much
       of each release is signal;
@@ -37,7 +46,9 @@ class PrivacyTensorBoard(keras.callbacks.Callback):
     * `released/loss` (a function of the releases) and `released/gap of NAME`,
       how far an output layer is above its minimum; neither while it rests
       there;
-    * for a `DPMAC` the steps that are taken;
+    * of noisy steps how many were taken of those paid for, epsilon if the
+      stop had been fixed beforehand, and the expected length of the noise
+      beside that of the noisy mean gradient (the mean over an epoch);
     * `validation/...`, and under `private_records/...`, marked as such,
       whatever a published or non-private fit logs about its training records;
     * `weights/...` (histograms) when training ends;
@@ -96,7 +107,8 @@ class PrivacyTensorBoard(keras.callbacks.Callback):
         rests = self._gaps()
         for name, value in (logs or {}).items():
             tag, description = self._place(name)
-            if rests and tag == "released/loss":
+            # What was charged is a word and no curve.
+            if name == "charged" or rests and tag == "released/loss":
                 continue
             self._scalar(tag, value, description)
         self._file.flush()
@@ -105,6 +117,10 @@ class PrivacyTensorBoard(keras.callbacks.Callback):
         spent = "\n\n".join(map(_spent, self._ledgers()))
         self._file.text("privacy/budget", spent)
         self._text("privacy/statement", self.private.report())
+        for number, ledger in enumerate(self._ledgers(), start=1):
+            # For `keras-fm report`, which composes it anew.
+            text = textwrap.indent(ledger.to_json(), "    ")
+            self._file.text(f"privacy/ledger {number}", text)
         self._views()
         # The next model of a process has another name.
         model = f"{self.model.name}/"
@@ -124,7 +140,7 @@ class PrivacyTensorBoard(keras.callbacks.Callback):
         if name.startswith("val_"):
             return f"validation/{name[4:]}", "Of the validation data."
         if self.private.guarantee.kind == "proven" and name == "loss":
-            return "released/loss", "A function of what was released."
+            return "released/loss", _LOSS
         return f"private_records/{name}", _RECORDS
 
     def _scalar(self, tag, value, description=None):
@@ -143,9 +159,12 @@ class PrivacyTensorBoard(keras.callbacks.Callback):
                 )
 
     def _steps(self):
-        value = getattr(self.model, "steps_taken", None)
-        if value is not None:
-            self._scalar("privacy/steps_taken", value)
+        """Numbers of noisy steps, against steps and not epochs."""
+        taken, numbers = getattr(self.model, "step_numbers", lambda: (0, {}))()
+        epoch, self._file.step = self._file.step, taken
+        for tag, value in numbers.items():
+            self._scalar(tag, value, _STEPS)
+        self._file.step = epoch
 
     def _gaps(self):
         """Whether all output layers rest at their released minimum: curves

@@ -7,67 +7,17 @@ entry, so that epsilon is composed anew and never believed.
 import json
 import math
 import os
-import re
 
+from keras_fm.core import statement_facts
 from keras_fm.core.private_part import parts_of
-from keras_fm.kernel.ledger import ledger_text, locked_file, strict_json
+from keras_fm.kernel.ledger import locked_file, strict_json
 from keras_fm.kernel.ledger.ledger import Ledger
 from keras_fm.per_example import past_weights
 from keras_fm.training import model_check
 
 _FORMAT = "keras_fm statement 1"
-_PROVEN, _DECLARED = "proven", "declared"
 # What composition on another machine may differ by.
 _ROUNDING = 1e-6
-# What a note of a ledger entry is about, by how it begins; all others are
-# about what was done to records before they were read.
-_ABOUT = (
-    ("the number of ", "n"),
-    ("weights of classes", "weights"),
-    ("weights of rows", "weights"),
-    ("validation: ", "validation"),
-    ("first weights: ", "start"),
-    ("initial weights of ", "start"),
-)
-# Notes of what the library saw to itself.
-_SEEN_TO = re.compile(
-    "the number of records n is not used|weights of classes: released|"
-    "weights of layer .*: from its own release|features: record by record .*|"
-    "scales of layer .*: from the released relevance"
-)
-# What holds where no note says otherwise.
-_ELSE = {
-    "n": ("no entry uses a number of records", _PROVEN),
-    "weights": ("every row counts alike", _PROVEN),
-    "validation": ("no validation data enter a release", _PROVEN),
-    "start": ("all that learned was set from its release", _PROVEN),
-}
-_BEFORE = ("what was done to the rows before is not covered", _DECLARED)
-
-
-def facts(ledger):
-    """What a ledger takes for granted: lists of what it is about, words, and
-    whether the library saw to it (`"proven"`) or it was `"declared"`."""
-    unit = ledger.unit
-    proved = ledger_text.proved_unit(unit)
-    found = [["unit", unit, _PROVEN if proved == unit else _DECLARED]]
-    notes = dict.fromkeys(n for e in ledger.entries for n in e.notes)
-    about = [(_subject(note), note) for note in notes]
-    for name, otherwise in (*_ELSE.items(), ("preprocessing", _BEFORE)):
-        lines = [(n, _standing(n)) for subject, n in about if subject == name]
-        if not lines or name == "preprocessing":
-            lines.append(otherwise)
-        found += [[name, *line] for line in lines]
-    return found
-
-
-def _subject(note):
-    about = (name for start, name in _ABOUT if note.startswith(start))
-    return next(about, "preprocessing")
-
-
-def _standing(note):
-    return _PROVEN if _SEEN_TO.fullmatch(note) else _DECLARED
 
 
 def save(path, model, ledger):
@@ -100,7 +50,7 @@ def save(path, model, ledger):
         "ledgers": [
             {
                 "epsilon": _number(one.epsilon()),
-                "facts": facts(one),
+                "facts": statement_facts.of(one),
                 "ledger": json.loads(one.to_json()),
             }
             for one in model_check.ledgers_of(model, ledger)
@@ -176,7 +126,7 @@ class SavedStatement:
                     f"{_shown(stated)}, its entries compose to "
                     f"{_shown(found)}"
                 )
-            if one["facts"] != facts(ledger):
+            if one["facts"] != statement_facts.of(ledger):
                 self.differs.append(
                     f"what ledger {number} takes for granted: the statement "
                     "says other than its entries"

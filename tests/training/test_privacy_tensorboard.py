@@ -200,3 +200,39 @@ def test_only_the_package_of_its_name_is_needed(data, monkeypatch):
     )
     with pytest.raises(ImportError, match="`pip install tensorboard`"):
         fm.callbacks.PrivacyTensorBoard(private_model(data), "runs")
+
+
+@pytest.mark.parametrize("validates", [False, True])
+def test_noisy_steps(data, tmp_path, validates):
+    model = keras.Sequential([keras.Input((4, 4)), keras.layers.Flatten()])
+    model.add(keras.layers.Dense(3, activation="softmax"))
+    network = fm.make_private(model)
+    network.compile("sgd", "sparse_categorical_crossentropy")
+    private = fm.callbacks.PrivateModel(2.0, DELTA)
+    board = fm.callbacks.PrivacyTensorBoard(private, tmp_path)
+    history = network.fit(
+        *data,
+        batch_size=60,
+        epochs=2,
+        callbacks=[private, board],
+        validation_data=records(seed=1) if validates else None,
+        verbose=0,
+    ).history
+    assert set(history) == {"charged", *["val_loss"] * validates}
+    found = events(tmp_path)
+    # Against steps, not epochs.
+    paid = found["privacy/steps taken of those paid for"]
+    assert [(step, float(share)) for step, share in paid] == [(4, 0.5), (8, 1)]
+    first, last = numbers(
+        found, "privacy/epsilon, if the stop had been fixed beforehand"
+    )
+    assert first < 0.99 * last
+    assert last == pytest.approx(private.epsilon(), rel=1e-6)
+    # Of the ledger's entry: the multiplier, each of 51 weights, and the mean.
+    multiplier = private.ledger.entries[-1].mechanism["noise_multiplier"]
+    noise = numbers(found, "step/length of the noise in it, expected")
+    assert noise == pytest.approx([multiplier * 51**0.5 / 60] * 2)
+    # No gradient is longer than one, so no mean is much more than the noise.
+    for length in numbers(found, "step/length of the noisy mean gradient"):
+        assert 0.3 * noise[0] < length < 2 + 2 * noise[0]
+    assert not [t for t in found if t.startswith(("private_rec", "released"))]

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import keras_fm as fm
+from keras_fm.core import statement_facts
 from keras_fm.lab import cli
 from keras_fm.training import saved_statement
 
@@ -178,7 +179,7 @@ def test_noisy_steps_and_weights_set_afterwards(tmp_path):
         "start",
         "first weights: public by declaration: nothing",
         "declared",
-    ] in saved_statement.facts(budget.ledger)
+    ] in statement_facts.of(budget.ledger)
     model.layers[-1].bias.assign([7.0])
     assert found.differences(model)
     with pytest.raises(ValueError, match="other weights than its private fit"):

@@ -1,4 +1,4 @@
-"""`keras-fm report`: one HTML page of what another command found."""
+"""`keras-fm report`: one HTML page of what a command or a fit wrote."""
 
 import os
 import sys
@@ -6,11 +6,11 @@ import sys
 from keras_fm.lab.commands import command_line
 
 NAME = "report"
-SUMMARY = "one self-contained HTML page of what a command wrote"
+SUMMARY = "one self-contained HTML page of a command's run, or of your fit"
 POSITIONAL = "RUN [RUN ...]"
 ALONE = True
 
-WORDS = """Makes one self-contained HTML page of what a command wrote.
+WORDS = """Makes one self-contained HTML page of what a command or a fit wrote.
 
   keras-fm report runs/compare
       writes runs/compare/report.html: tables, plot, privacy statements, how
@@ -18,8 +18,14 @@ WORDS = """Makes one self-contained HTML page of what a command wrote.
   keras-fm report runs/compare runs/audit runs/compose --out=report.html
       several runs on one page, with a table of contents
 
-A RUN is a folder that `keras-fm compare`, `audit`, `compose` or `reproduce`
-wrote.
+  keras-fm report runs/first
+      your own fit: the TensorBoard folder of its PrivacyTensorBoard; budget,
+      releases, curves, spectra, statement
+  keras-fm report privacy.json
+      the same without curves: a ledger, or what `save_statement` wrote
+
+A RUN is a folder that `keras-fm compare`, `audit`, `compose`, `reproduce` or a
+PrivacyTensorBoard wrote, or the file of a ledger or statement.
 
 How to read the page:
   proven                composed from a ledger of what was really read
@@ -36,8 +42,8 @@ def define(values):
     flag.string(
         "out",
         None,
-        "The page. Default: report.html in the folder of the run; required "
-        "with several runs.",
+        "The page. Default: report.html in the folder of the run or beside "
+        "its file; required with several runs.",
     )
 
 
@@ -51,7 +57,8 @@ def run(values, rest):
         raise ValueError("several runs need --out, the name of their page.")
     from keras_fm.lab import report as html_report
 
-    out = values.out or os.path.join(rest[0], "report.html")
+    folder = rest[0] if os.path.isdir(rest[0]) else os.path.dirname(rest[0])
+    out = values.out or os.path.join(folder, "report.html")
     html_report.write([html_report.read(folder) for folder in rest], out)
     sys.stdout.write(f"Written: {out}\n")
     return 0

@@ -1,4 +1,4 @@
-"""`keras-fm verify`: whether weights and a privacy statement belong together."""
+"""`keras-fm verify`: whether weights and a statement belong together."""
 
 import sys
 
@@ -36,6 +36,7 @@ def run(values, rest):
             "name a model and its statement: `keras-fm verify mine.keras "
             "statement.json`."
         )
+    from keras_fm.core import statement_facts
     from keras_fm.kernel.ledger.statement import rounded_up
     from keras_fm.training import saved_statement
 
@@ -58,7 +59,7 @@ def run(values, rest):
             "from the entries, as stated",
             *(
                 f"  {name:<14} {standing:<9} {words}"
-                for name, words, standing in saved_statement.facts(ledger)
+                for name, words, standing in statement_facts.of(ledger)
             ),
         ]
     sys.stdout.write("\n".join(lines) + "\n")

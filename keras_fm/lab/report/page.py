@@ -61,14 +61,15 @@ class Cell:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Table:
     """A table; the first cell of every row names the row. A cell whose text
-    is one of `STANDINGS` is shown as a badge."""
+    is one of `STANDINGS` is shown as a badge. One that `wraps` holds words."""
 
     caption: str
     columns: tuple
     rows: tuple
+    wraps: bool = False
 
     @classmethod
-    def of(cls, caption, columns, rows, keep=()):
+    def of(cls, caption, columns, rows, keep=(), wraps=False):
         """A table of rows.
 
         Args:
@@ -76,6 +77,7 @@ class Table:
             columns: dict from titles to functions of a row to a `Cell`.
             rows: list.
             keep: titles of columns that stay where nothing stands in them.
+            wraps: whether words go on in the next line.
         """
         made = {t: [cell(row) for row in rows] for t, cell in columns.items()}
         first = next(iter(made))
@@ -88,6 +90,7 @@ class Table:
             caption=caption,
             columns=tuple(shown),
             rows=tuple(zip(*shown.values())),
+            wraps=wraps,
         )
 
     def is_number(self, index):
@@ -105,8 +108,7 @@ class Run:
         standing: one of `STANDINGS`, beside the title, or "".
         facts: tuple of (name, value): data, relation, delta, ...
         caveats: tuple of str, what a reader must know first.
-        picture: data URI of the PNG that the run drew, or "".
-        caption: str, of the picture.
+        pictures: tuple of (data URI of a PNG, caption).
         tables, tables_after: tuples of `Table`; the second are folded.
         statements: tuple of (title, text), folded.
         command: str, or "" where none was recorded.
@@ -119,8 +121,7 @@ class Run:
     standing: str = ""
     facts: tuple = ()
     caveats: tuple = ()
-    picture: str = ""
-    caption: str = ""
+    pictures: tuple = ()
     tables: tuple = ()
     tables_after: tuple = ()
     statements: tuple = ()

@@ -17,6 +17,7 @@ from keras_fm.core import promise as promise_lib
 from keras_fm.kernel.ledger import strict_json
 from keras_fm.kernel.ledger.statement import rounded_up
 from keras_fm.lab.engine import grid
+from keras_fm.lab.report import own_fit
 from keras_fm.lab.report.page import (
     CLAIMED,
     NO_PRIVACY,
@@ -43,11 +44,12 @@ _FRESH = (
 
 
 def read(folder):
-    """Reads what a command left in a folder.
+    """Reads what a command, or a fit, left.
 
     Args:
-        folder: str, written by `keras-fm compare`, `audit`, `compose` or
-            `reproduce`.
+        folder: str, a folder written by `keras-fm compare`, `audit`,
+            `compose`, `reproduce` or by a `PrivacyTensorBoard`; or the file of
+            a ledger or of a saved statement.
 
     Returns:
         A `Run`.
@@ -58,6 +60,8 @@ def read(folder):
     """
     shown = clean(str(folder))
     try:
+        if os.path.isfile(folder):
+            return own_fit.of_text(_text(*os.path.split(folder)))
         data, reader = _reader(folder)
         return reader(folder, data)
     except OSError as e:
@@ -82,10 +86,17 @@ def _reader(folder):
         kind = "audit" if name == "audit.json" else data["kind"]
         if kind in readers:
             return data, readers[kind]
+    events = [v for v in os.listdir(folder) if v.startswith(own_fit.EVENTS)]
+    if events:
+        return sorted(events), _of_events
     raise ValueError(
         "there is no summary.json of `keras-fm compare` or `reproduce`, no "
-        "audit.json, no composition.csv"
+        "audit.json, no composition.csv, and no events of a PrivacyTensorBoard"
     )
+
+
+def _of_events(folder, names):
+    return own_fit.of_events([os.path.join(folder, name) for name in names])
 
 
 # Files ------------------------------------------------------------
@@ -117,14 +128,15 @@ def _few(rows):
     return rows
 
 
-def _picture(folder, name):
-    """The PNG that a run left as a data URI, or ""."""
+def _pictures(folder, name, caption):
+    """The PNG that a run left as a data URI, with its caption."""
     if not os.path.isfile(os.path.join(folder, name)):
-        return ""
+        return ()
     content = _bytes(folder, name)
     if not content.startswith(b"\x89PNG\r\n\x1a\n"):
         raise ValueError(f"{name} is not a PNG")
-    return "data:image/png;base64," + base64.b64encode(content).decode("ascii")
+    uri = "data:image/png;base64," + base64.b64encode(content).decode("ascii")
+    return ((uri, caption),)
 
 
 # Values ------------------------------------------------------------
@@ -245,12 +257,14 @@ def _comparison(folder, data):
     spec = data["spec"]
     dataset = os.path.basename(str(spec["dataset"]))
     labels = {row["method"]: row["label"] for row in rows}
+    claimed = any(_standing(row) == CLAIMED for row in rows)
     return Run(
         kind="compare",
         title=f"{dataset}: every way of training, side by side",
         lead=(
             f"The same data and the same split, trained in {len(labels)} ways. "
-            "What is proven and what is only claimed are kept apart."
+            + "What is proven and what is only claimed are kept apart."
+            * claimed
         ),
         facts=_facts(
             ("Data", dataset),
@@ -262,10 +276,12 @@ def _comparison(folder, data):
             ("Run", data.get("when")),
         ),
         caveats=(*_comparison_caveats(rows), *map(str, data.get("notes", ()))),
-        picture=_picture(folder, "accuracy.png"),
-        caption=(
-            "Test accuracy against the budget: what is proven, and what is "
-            "only claimed, in panels of their own."
+        pictures=_pictures(
+            folder,
+            "accuracy.png",
+            "Test accuracy against the budget"
+            + ": what is proven, and what is only claimed, in panels of their "
+            "own" * claimed + ".",
         ),
         tables=(_accuracies(rows),),
         tables_after=(
@@ -283,9 +299,12 @@ def _comparison(folder, data):
 
 
 def _comparison_caveats(rows):
-    found = [
+    claimed = [
         "A claimed epsilon is what a paper asserts. No valid proof covers it, "
-        "so it says nothing about what the training reveals.",
+        "so it says nothing about what the training reveals."
+    ]
+    found = [
+        *claimed * any(_standing(row) == CLAIMED for row in rows),
         "Accuracy is measured on the test part, on which nothing was chosen. "
         "It is taken to be public: no epsilon here covers its records.",
         "Numbers of different neighbouring relations do not compare: an "
@@ -405,10 +424,10 @@ def _reproduction(folder, data):
             ("Run", data.get("when")),
         ),
         caveats=(_FRESH, *caveats),
-        picture=_picture(folder, "figure.png"),
-        caption=(
-            "Solid is proven, dotted only claimed, dashed without privacy; "
-            "open markers are the paper's numbers."
+        pictures=_pictures(
+            folder,
+            "figure.png",
+            _legend(points, facts),
         ),
         tables=tuple(tables),
         statements=(
@@ -418,6 +437,22 @@ def _reproduction(folder, data):
         command=data.get("reproduce") or "",
         setting=_recorded(data),
     )
+
+
+def _legend(points, facts):
+    """What the lines of a figure are, of those that it has."""
+    there = {_standing(point) for point in points}
+    words = [
+        words
+        for standing, words in (
+            (PROVEN, "solid is proven"),
+            (CLAIMED, "dotted is only claimed"),
+            (NO_PRIVACY, "dashed is without privacy"),
+        )
+        if standing in there
+    ]
+    words += ["open markers are the paper's numbers"] * bool(facts)
+    return "; ".join(words).capitalize() + "."
 
 
 # Compositions ------------------------------------------------------------
@@ -463,8 +498,11 @@ def _composition(folder, rows):
             "Rows without sampled_ read the plan as if every run saw all "
             "records: valid, but wasteful for a sampled plan.",
         ),
-        picture=_picture(folder, "composition.png"),
-        caption="Proven bounds on epsilon against the number of runs.",
+        pictures=_pictures(
+            folder,
+            "composition.png",
+            "Proven bounds on epsilon against the number of runs.",
+        ),
         tables=(
             Table.of(
                 f"Every theorem, {last[0]['count']:,.0f} runs", columns, last
@@ -535,8 +573,9 @@ def _audit(folder, data):
             "attack has no power.",
             *report.remarks(),
         ),
-        picture=_picture(folder, "audit.png"),
-        caption="Lower bounds on epsilon beside the statement.",
+        pictures=_pictures(
+            folder, "audit.png", "Lower bounds on epsilon beside the statement."
+        ),
         tables=(table,),
         statements=(("The statement that was audited", report.text()),),
         command=data.get("command") or "",

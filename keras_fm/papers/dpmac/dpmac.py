@@ -444,6 +444,10 @@ class DPMAC(PrivateNetwork):
             pairs += zip(stage.weights, first)
         return pairs
 
+    def noise_length(self, mechanism, expected):
+        # Each layer has thresholds of its own.
+        return None
+
     def call(self, inputs, training=None):
         if training and self.unprotected:
             return self.model(inputs, training=True)

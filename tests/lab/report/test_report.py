@@ -9,6 +9,11 @@ import re
 import pytest
 import written_runs
 
+from keras_fm.core import event_file
+from keras_fm.kernel import mechanisms
+from keras_fm.kernel.budget import PrivacyBudget
+from keras_fm.kernel.ledger.ledger import Ledger
+from keras_fm.kernel.ledger.ledger_entry import LedgerEntry
 from keras_fm.lab import cli
 from keras_fm.lab import report as html_report
 from keras_fm.lab.report import page as page_lib
@@ -279,8 +284,11 @@ def test_other_broken_files(tmp_path):
     (tmp_path / "b" / "composition.csv").write_text("count,method\nx,y\n")
     with pytest.raises(ValueError, match="no run that can be shown"):
         html_report.read(folder)
-    with pytest.raises(ValueError, match="there is no summary.json"):
+    with pytest.raises(ValueError, match="No such file"):
         html_report.read(str(tmp_path / "nowhere"))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match="there is no summary.json"):
+        html_report.read(str(tmp_path / "empty"))
     rows = [written_runs.row("a")] * 20_001
     folder = written_runs.compare(tmp_path / "c", rows=rows)
     with pytest.raises(ValueError, match="at most 20000 rows"):
@@ -322,3 +330,102 @@ def test_no_value_whatever_breaks_more_than_the_read(tmp_path, kind):
             assert "<b>" not in html_report.render([run]).split("<p ")[0]
             shown += 1
     assert refused > 50 and shown > 50
+
+
+# One's own fit -------------------------------------------------------------
+
+
+def own_fit(folder, ledger, png=written_runs.PNG):
+    """A TensorBoard folder as the callback writes it."""
+    file = event_file.EventFile(folder)
+    for epoch, accuracy in enumerate((0.5, 0.75)):
+        file.step = epoch
+        file.scalar("validation/accuracy", accuracy)
+        file.scalar("step/a", 1.0)
+        file.scalar("step/b", 2.0)
+    file.text("privacy/ledger 1", ledger)
+    file.text("privacy/settings", EVIL)
+    if png:
+        file.image("release/head/spectrum", png + bytes(16))
+    file.close()
+    return str(folder)
+
+
+def spent(**changes):
+    mechanism = mechanisms.LaplaceMechanism(sensitivity=1.0, epsilon=0.25)
+    entry = {
+        "name": "head",
+        "guarantee": "proven",
+        "neighbours": "add_remove",
+        "mechanism": mechanism.config(),
+        "reads": EVIL,
+        "proof": "docs/proofs/cross_entropy.md",
+        "notes": ("the number of records n is public by declaration",),
+    }
+    ledger = Ledger(PrivacyBudget(1.0, 0.0), neighbours="add_remove")
+    ledger.charge([LedgerEntry(**entry | changes)])
+    return ledger
+
+
+def test_ones_own_fit(tmp_path, capsys):
+    folder = own_fit(tmp_path / "first", spent().to_json())
+    run = html_report.read(folder)
+    assert run.standing == page_lib.PROVEN and "0.25" in run.title
+    assert "any one record" in run.lead
+    facts = dict(run.facts)
+    assert facts["Spent, proven"] == "epsilon 0.25"
+    assert facts["Left"] == "epsilon 0.75"
+    curves, spectrum = run.pictures
+    assert curves[0].startswith("data:image/png;base64,")
+    assert spectrum[1] == "release/head/spectrum"
+    assert texts(run.tables[0], "release") == ["head"]
+    assert ("n", "declared") in [
+        (r[0].text, r[1].text) for r in run.tables[1].rows
+    ]
+    points = [[c.text for c in row] for row in run.tables_after[0].rows]
+    # Epochs from one; steps as they are.
+    assert ["validation/accuracy", "2", "0.75"] in points
+    assert ["step/b", "1", "2"] in points
+    parsed = Parsed(html_report.render([run]))
+    assert len(parsed.all("script")) == 1 and EVIL in parsed.text
+    assert cli.main(["report", folder]) == 0
+    assert "report.html" in capsys.readouterr().out
+
+
+def test_a_ledger_alone_and_one_without_a_proof(tmp_path):
+    path = tmp_path / "privacy.json"
+    path.write_text(spent(private=False).to_json())
+    run = html_report.read(str(path))
+    assert run.standing == page_lib.CLAIMED and not run.pictures
+    assert "nothing is promised" in run.lead
+    assert cli.main(["report", str(path)]) == 0
+    assert (tmp_path / "report.html").exists()
+
+
+def test_the_last_of_several_fits_in_a_folder(tmp_path):
+    own_fit(tmp_path, spent().to_json())
+    run = html_report.read(own_fit(tmp_path, spent().to_json()))
+    assert len(run.tables_after[0].rows) == 6
+
+
+@pytest.mark.parametrize(
+    "ledger, png, words",
+    [
+        ("{}", b"", "not a keras_fm ledger"),
+        ('{"format": 1}', b"", "not a keras_fm ledger"),
+        ("[" * 100_000, b"", "no run that can be shown"),
+    ],
+)
+def test_hostile_events(tmp_path, ledger, png, words):
+    with pytest.raises(ValueError, match=words):
+        html_report.read(own_fit(tmp_path, ledger, png))
+
+
+def test_damaged_events(tmp_path):
+    own_fit(tmp_path, spent().to_json())
+    (path,) = tmp_path.iterdir()
+    whole = path.read_bytes()
+    for content in (b"", whole[:200], b"\xff" * 500, whole[:-300] + b"x" * 300):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=re.escape(repr(str(tmp_path)))):
+            html_report.read(str(tmp_path))
