@@ -1,6 +1,8 @@
 """Which ledger a callback charges: a new one, a continued one, a file's."""
 
+import functools
 import numbers
+import sys
 
 from keras_fm.core.guarantee import Unit
 from keras_fm.kernel.budget import (
@@ -76,6 +78,7 @@ def _opened(budget, guarantee, path):
         if neighbours is None:
             neighbours = guarantee.own_neighbours
         if path is None:
+            _propose_file()
             return Ledger(budget, neighbours=neighbours, unit=unit.name)
         return Ledger.open(
             path, budget=budget, neighbours=neighbours, unit=unit.name
@@ -93,6 +96,18 @@ def _opened(budget, guarantee, path):
         )
     _check_unit(budget.unit, unit)
     return budget
+
+
+@functools.cache
+def _propose_file():
+    """Says once in a notebook that its cells, run twice, spend twice."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    # Of a terminal there is no kernel.
+    if getattr(shell, "kernel", None) is not None:
+        print(
+            "keras_fm: this cell spends the budget anew each time it runs; "
+            '`PrivateModel(..., ledger="privacy.json")` counts all runs.'
+        )
 
 
 def _check_unit(held, unit):

@@ -316,11 +316,17 @@ def check_proven(model, head):
                 'with guarantee="proven": it then learns from a release.'
             )
         if any(v.trainable for v in layer.weights):
+            way = "freeze it: `layer.trainable = False`"
+            if not layer.trainable:
+                way = (
+                    "write `self.trainable = False` in the last line of its "
+                    "`__init__`: layers that come after it are not frozen, "
+                    "and Keras would train them"
+                )
             raise ValueError(
                 f"Layer {name} has trainable weights below the private "
                 "layer: features that train on records make every step a "
-                "new query. If its weights are public, freeze it: "
-                f"`layer.trainable = False`. {_TRAIN_ALL}"
+                f"new query. If its weights are public, {way}. {_TRAIN_ALL}"
             )
 
 

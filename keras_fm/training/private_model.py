@@ -7,7 +7,13 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_fm.core import fit_contract, fit_frame, model_inputs, sealed
+from keras_fm.core import (
+    first_weights,
+    fit_contract,
+    fit_frame,
+    model_inputs,
+    sealed,
+)
 from keras_fm.core.guarantee import Proven, Published, promise_of
 from keras_fm.core.private_part import PrivatePart, parts_of
 from keras_fm.kernel import budget as budget_lib
@@ -228,18 +234,21 @@ class PrivateModel(keras.callbacks.Callback):
         if hasattr(model, "plan_private_fit"):
             below = self._below_of(batches)
             first = [] if below is None else below.entries()
-            return model.plan_private_fit(
+            text = model.plan_private_fit(
                 self, batches, batch_size, epochs, first, class_weight
             )
+            note = first_weights.line(model.model)
+            return f"{text}\n{note}" if note else text
         fit_contract.check_loss(model)
         plan = self._make_plan()
         self._check_before(plan)
         entries = plan.entries()
         budget, times = self._ledger.budget, getattr(plan, "times", 1)
+        again = f", {times} times within the budget" if times > 1 else ""
         lines = [
             f"Privacy plan: budget (epsilon = {budget.epsilon:g}, delta = "
-            f"{budget.delta:g}), {self._ledger.neighbours}, {times} planned "
-            "release(s)",
+            f"{budget.delta:g}), {self._ledger.neighbours}, {len(entries)} "
+            f"release{'s' * (len(entries) != 1)}{again}",
             f"  unit: {shown_unit(self._ledger.unit)}",
             *(f"  {line}" for line in getattr(plan, "how_computed", ())),
         ]
@@ -253,7 +262,8 @@ class PrivateModel(keras.callbacks.Callback):
                 f"  together: epsilon = {together:.6g} by privacy loss "
                 "distributions"
             )
-        return "\n".join(lines)
+        note = first_weights.line(model)
+        return "\n".join([*lines, *([note] if note else [])])
 
     def _make_plan(self, hidden=False):
         model = self.model

@@ -1,0 +1,45 @@
+"""Which frozen layers still have the random weights that they began with."""
+
+import numpy as np
+from keras import ops
+
+from keras_fm.core.private_part import PrivatePart
+
+_NAMED = 4
+
+
+def line(model):
+    """`None`, or a line of a plan that names those layers.
+
+    An initializer without a seed draws one when it is made, and the same
+    numbers whenever it is called: in the process that built a layer this is
+    exact. Of a layer from a file nothing is said.
+    """
+    names = [
+        f"'{layer.name}'"
+        for layer in model._flatten_layers(include_self=False)
+        if _is_random(layer)
+    ]
+    if not names:
+        return None
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return (
+        f"  note: frozen with the random weights they began with: "
+        f"{', '.join(names[:_NAMED])}{more}. Load pretrained weights, unless "
+        "random features are what you want"
+    )
+
+
+def _is_random(layer):
+    kernel = getattr(layer, "kernel", None)
+    draw = getattr(layer, "kernel_initializer", None)
+    if kernel is None or not isinstance(getattr(draw, "seed", None), int):
+        return False
+    if isinstance(layer, PrivatePart) or any(
+        v.trainable for v in layer.weights
+    ):
+        return False
+    drawn = draw(kernel.shape, dtype=kernel.dtype)
+    return np.array_equal(
+        ops.convert_to_numpy(drawn), ops.convert_to_numpy(kernel)
+    )
