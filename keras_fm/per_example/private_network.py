@@ -174,7 +174,7 @@ class PrivateNetwork(keras.Model):
         self._moved = ((), ())
         # Of released noisy means. A metric, since those alone are carried out
         # of a compiled step on all backends.
-        self._lengths = keras.metrics.Mean(name=_LENGTHS)
+        self.lengths = keras.metrics.Mean(name=_LENGTHS)
 
     def compile(self, *args, jit_compile="auto", **kwargs):
         """As `keras.Model.compile`."""
@@ -395,14 +395,7 @@ class PrivateNetwork(keras.Model):
         squares = [
             ops.sum(ops.square(ops.cast(v, "float32"))) for _, v in pairs
         ]
-        self._lengths.update_state(ops.stop_gradient(ops.sqrt(sum(squares))))
-
-    @property
-    def mean_length(self):
-        """Mean length of what the steps of the epoch released, or `None`."""
-        if not float(ops.convert_to_numpy(self._lengths.count)):
-            return None
-        return float(ops.convert_to_numpy(self._lengths.result()))
+        self.lengths.update_state(ops.stop_gradient(ops.sqrt(sum(squares))))
 
     def noise_length(self, mechanism, expected):
         """Expected length of the noise in it; `None` where it is not known.
@@ -698,8 +691,9 @@ class PrivateFit:
 
     def note_length(self):
         """Keeps what the epoch released, before its metrics are reset."""
-        found = self._network.mean_length
-        self._length = self._length if found is None else found
+        lengths = self._network.lengths
+        if float(ops.convert_to_numpy(lengths.count)):
+            self._length = float(ops.convert_to_numpy(lengths.result()))
 
     def numbers(self):
         """Public numbers of the steps so far, by their names."""

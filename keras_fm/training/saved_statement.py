@@ -42,14 +42,16 @@ def save(path, model, ledger):
     if hasattr(model, "check_weights"):
         model.check_weights()
     model_check.check_parts(model, ())
-    plain = plain_of(model)
+    # What `save` writes to a file.
+    steps = getattr(model, "makes_private_steps", False)
+    plain = model.model if steps else model
     data = {
         "format": _FORMAT,
         "model": plain.name,
         "weights": past_weights.digest(plain),
         "ledgers": [
             {
-                "epsilon": _number(one.epsilon()),
+                "epsilon": f"{one.epsilon():.12g}",
                 "facts": statement_facts.of(one),
                 "ledger": json.loads(one.to_json()),
             }
@@ -58,17 +60,6 @@ def save(path, model, ledger):
     }
     with open(path, "w", encoding="utf-8") as f:
         f.write(json.dumps(data, indent=1, allow_nan=False))
-
-
-def plain_of(model):
-    """The model that `save` writes to a file."""
-    steps = getattr(model, "makes_private_steps", False)
-    return model.model if steps else model
-
-
-def _number(epsilon):
-    """As JSON; `None` without a valid proof."""
-    return epsilon if math.isfinite(epsilon) else None
 
 
 def _parsed(text):
@@ -119,12 +110,11 @@ class SavedStatement:
             ledger = Ledger.from_json(json.dumps(one["ledger"]))
             self.ledgers.append(ledger)
             self._counts.append(len(one["ledger"]["entries"]))
-            stated, found = one["epsilon"], _number(ledger.epsilon())
-            if not _same(stated, found):
+            stated, found = float(one["epsilon"]), ledger.epsilon()
+            if not math.isclose(stated, found, rel_tol=_ROUNDING):
                 self.differs.append(
                     f"epsilon of ledger {number}: the statement says "
-                    f"{_shown(stated)}, its entries compose to "
-                    f"{_shown(found)}"
+                    f"{stated:.6g}, its entries compose to {found:.6g}"
                 )
             if one["facts"] != statement_facts.of(ledger):
                 self.differs.append(
@@ -152,23 +142,11 @@ class SavedStatement:
             found.append(
                 "releases: the model carries some that the statement leaves out"
             )
-        unknown = [part for part in parts_of(model) if not part.is_released]
-        found += [
+        return found + [
             f"layer '{part.name}': its weights are not those of its release"
-            for part in unknown
-            if not part.unproven
+            for part in parts_of(model)
+            if not (part.is_released or part.unproven)
         ]
-        return found
-
-
-def _same(stated, found):
-    if stated is None or found is None:
-        return stated is found
-    return math.isclose(float(stated), found, rel_tol=_ROUNDING)
-
-
-def _shown(epsilon):
-    return "no valid proof" if epsilon is None else f"{float(epsilon):.6g}"
 
 
 def _one_line(text):

@@ -85,11 +85,11 @@ def test_other_weights(released, verify, tmp_path):
 
 
 def _smaller(data):
-    data["ledgers"][0]["epsilon"] = 0.1
+    data["ledgers"][0]["epsilon"] = "0.1"
 
 
 def _unproven(data):
-    data["ledgers"][0]["epsilon"] = None
+    data["ledgers"][0]["epsilon"] = "inf"
 
 
 def _praised(data):
@@ -98,7 +98,7 @@ def _praised(data):
 
 def _fewer(data):
     one = data["ledgers"][0]
-    one["ledger"]["entries"], one["epsilon"] = [], 0.0
+    one["ledger"]["entries"], one["epsilon"] = [], "0"
     # Another ledger, or this process would know it.
     one["ledger"]["id"] = "0" * 32
 
@@ -107,7 +107,7 @@ def _fewer(data):
     "change, words",
     [
         (_smaller, "the statement says 0.1, its entries compose to"),
-        (_unproven, "the statement says no valid proof"),
+        (_unproven, "the statement says inf, its"),
         (_praised, "takes for granted"),
         (_fewer, "carries some that the statement leaves out"),
     ],

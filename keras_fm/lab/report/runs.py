@@ -441,17 +441,10 @@ def _reproduction(folder, data):
 
 def _legend(points, facts):
     """What the lines of a figure are, of those that it has."""
+    kinds = {PROVEN: "solid", CLAIMED: "dotted", NO_PRIVACY: "dashed"}
     there = {_standing(point) for point in points}
-    words = [
-        words
-        for standing, words in (
-            (PROVEN, "solid is proven"),
-            (CLAIMED, "dotted is only claimed"),
-            (NO_PRIVACY, "dashed is without privacy"),
-        )
-        if standing in there
-    ]
-    words += ["open markers are the paper's numbers"] * bool(facts)
+    words = [f"{line}: {kind}" for kind, line in kinds.items() if kind in there]
+    words += ["open markers: the paper's numbers"] * bool(facts)
     return "; ".join(words).capitalize() + "."
 
 
