@@ -62,9 +62,9 @@ def make_private(
         physical_batch_size: `None`, or int: how many records are held in
             memory at a time. It changes neither noise nor accounting.
         rows_per_owner: `None`, or int, public: how many rows of a person
-            enter a step, if the guarantee protects people with several rows,
-            `PrivateModel(..., guarantee=Proven(unit=Unit(owners=ids)))`. Of
-            people with more, every step draws so many anew.
+            enter a step, if people with several rows are protected,
+            `fit(..., owners=ids)`. Of people with more, every step draws so
+            many anew.
         classes: `None`, or a public list of what the labels name, in the
             order of the outputs: `["no", "yes"]`.
         start: `"untrained"`: the first weights are random, by your
@@ -257,6 +257,7 @@ class PrivateNetwork(keras.Model):
         sample_weight=None,
         initial_epoch=0,
         steps_per_epoch=None,
+        owners=None,
         **kwargs,
     ):
         """As `keras.Model.fit`, on Poisson samples that it draws itself.
@@ -267,6 +268,10 @@ class PrivateNetwork(keras.Model):
         their clipped gradients. `class_weight="balanced"` releases noisy
         counts of the classes, for a twentieth of the budget of the fit, and
         weighs by them; a dict is public. `validation_data` is not protected.
+
+        `owners` are ids, one for each row, of the people that are protected
+        in the place of rows: with `make_private(rows_per_owner=8)`.
+        `batch_size` is then the expected number of people.
         """
         del shuffle  # Every sample is drawn anew.
         if validation_split:
@@ -285,6 +290,8 @@ class PrivateNetwork(keras.Model):
             checks.count, "steps_per_epoch", steps_per_epoch
         )
         callback = _callback_of(callbacks)
+        if owners is not None:
+            callback.protect(owners)
         fit_contract.check_monitors(
             keras.tree.flatten(callbacks), released=False
         )
@@ -762,9 +769,10 @@ def check_proven(guarantee, rows_per_owner):
     if (guarantee.unit.owners is None) != (rows_per_owner is None):
         raise ValueError(
             "`rows_per_owner` and the owners belong together: "
-            "`make_private(model, rows_per_owner=8)` and `PrivateModel(..., "
-            "guarantee=Proven(unit=Unit(owners=ids)))`. Received: "
-            f"rows_per_owner={rows_per_owner}"
+            "`make_private(model, rows_per_owner=8)`, which is public, and "
+            "`fit(..., owners=ids)`. For `plan` the ids are in "
+            "`PrivateModel(..., guarantee=Proven(unit=Unit(owners=ids)))`. "
+            f"Received: rows_per_owner={rows_per_owner}"
         )
 
 

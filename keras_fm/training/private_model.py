@@ -120,6 +120,8 @@ class PrivateModel(keras.callbacks.Callback):
                 "pass `data` as arrays."
             )
         self._ledger: Any = ledger_of_callback.opened(budget, promise, ledger)
+        # Whether nobody else knows the ledger.
+        self._own = ledger is None and self._ledger is not budget
         self.data = data
         self.guarantee = promise
         self.notes = (notes,) if isinstance(notes, str) else tuple(notes)
@@ -294,6 +296,16 @@ class PrivateModel(keras.callbacks.Callback):
     def known_seed(self):
         """`None`, or the seed of reproducible noise, which protects nobody."""
         return self._seed
+
+    def protect(self, owners):
+        """Makes owners the privacy unit, for a fit that is given their ids.
+
+        Raises:
+            ValueError: if the ledger protects rows.
+        """
+        self._ledger, self.guarantee = ledger_of_callback.of_owners(
+            self._ledger, self.guarantee, owners, self._own
+        )
 
     def on_train_begin(self, logs=None):
         if hasattr(self.model, "begin_private_fit"):
