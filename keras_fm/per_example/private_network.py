@@ -130,6 +130,8 @@ class PrivateNetwork(keras.Model):
     """
 
     makes_private_steps = True
+    # Whether the noise of its steps may be correlated.
+    correlates = True
     step_proof = "docs/proofs/record_alone.md, docs/proofs/mechanisms.md"
     # Whether the loss of a record is being computed.
     _alone = False
@@ -258,6 +260,7 @@ class PrivateNetwork(keras.Model):
         initial_epoch=0,
         steps_per_epoch=None,
         owners=None,
+        participation=None,
         **kwargs,
     ):
         """As `keras.Model.fit`, on Poisson samples that it draws itself.
@@ -272,8 +275,11 @@ class PrivateNetwork(keras.Model):
         `owners` are ids, one for each row, of the people that are protected
         in the place of rows: with `make_private(rows_per_owner=8)`.
         `batch_size` is then the expected number of people.
+
+        `participation=keras_fm.Participation()` draws no samples: every
+        record once an epoch, in an order that stays (drawn once, unless
+        `shuffle=False`), with correlated noise.
         """
-        del shuffle  # Every sample is drawn anew.
         if validation_split:
             raise ValueError(
                 "`validation_split` would show metrics of private records. "
@@ -328,6 +334,8 @@ class PrivateNetwork(keras.Model):
                     epochs - initial_epoch,
                     steps_per_epoch,
                     balanced,
+                    participation,
+                    shuffle,
                 )
                 self._fit, fit.notes = fit, notes
                 if not isinstance(callbacks, keras.callbacks.CallbackList):
@@ -343,6 +351,8 @@ class PrivateNetwork(keras.Model):
                     callbacks=callbacks,
                     validation_data=validation_data,
                     initial_epoch=initial_epoch,
+                    # Samples have their own order.
+                    shuffle=False,
                     **kwargs,
                 )
             # Callbacks may set weights when training ends.
@@ -462,14 +472,21 @@ class PrivateNetwork(keras.Model):
     # A fit's ledger --------------------------------------------------------
 
     def plan_private_fit(
-        self, callback, x, batch_size, epochs, first=(), class_weight=None
+        self,
+        callback,
+        x,
+        batch_size,
+        epochs,
+        first=(),
+        class_weight=None,
+        participation=None,
     ):
         """The text of `PrivateModel.plan`; checks what `fit` would.
 
         Args:
             callback, x, batch_size, epochs: as `plan` was given.
             first: entries of what is released before the steps.
-            class_weight: as `fit` will be given it.
+            class_weight, participation: as `fit` will be given them.
         """
         self.check_guarantee(callback.guarantee)
         if x is None or not self.model.built:
@@ -480,7 +497,15 @@ class PrivateNetwork(keras.Model):
         self._check_past(callback.ledger)
         n, size = number_of_records(x, callback, batch_size)
         classes = number_of_classes(self) if _balances(class_weight) else None
-        charge = FitCharge(self, callback, n, size, epochs, classes=classes)
+        charge = FitCharge(
+            self,
+            callback,
+            n,
+            size,
+            epochs,
+            classes=classes,
+            participation=participation,
+        )
         return charge.table(first)
 
     def begin_private_fit(self, callback, plan=None):
@@ -559,6 +584,8 @@ class PrivateFit:
         callback: the `PrivateModel` of the fit.
         epochs, steps_per_epoch: ints, as `fit` was given; or `None`.
         balanced: whether classes are weighed by their released counts.
+        participation: `None`, or a `Participation`.
+        shuffle: whether its order is drawn.
     """
 
     def __init__(
@@ -569,6 +596,8 @@ class PrivateFit:
         epochs,
         steps_per_epoch=None,
         balanced=False,
+        participation=None,
+        shuffle=True,
     ):
         self._network, self._callback = network, callback
         self._given = given
@@ -595,13 +624,21 @@ class PrivateFit:
             epochs,
             steps_per_epoch,
             number_of_classes(network) if balanced else None,
+            participation,
         )
+        self._correlated, self._shuffle = self._charge.correlated, shuffle
         self._plan = self._charge.plan
         parts, rows = replicas.parts_of_batch(network), self._plan.capacity
         if rows > self.map.piece:
             parts *= self.map.piece
         self._rows = rows = rows + -rows % parts
-        self.samples = poisson_samples.PoissonSamples(
+        kind, more = poisson_samples.PoissonSamples, {}
+        if self._correlated is not None:
+            kind = poisson_samples.OrderedSamples
+            more["bands"] = self._correlated.bands
+            more["shuffle"] = bool(shuffle)
+            more["taken"] = lambda: self.taken
+        self.samples = kind(
             given,
             self._plan,
             rows,
@@ -609,6 +646,7 @@ class PrivateFit:
             record_map.KEY_DTYPE,
             seed=callback.known_seed,
             per_epoch=self._charge.per_epoch,
+            **more,
         )
         self._mechanism, self.charged, self.notes = None, 0.0, []
         self.taken, self.steps = 0, self._plan.steps
@@ -631,7 +669,7 @@ class PrivateFit:
         first = [] if below is None else below.entries()
         charge.others += [entry.build_mechanism() for entry in first]
         first += charge.released_first(noise)
-        entry = charge.entry(self.notes)
+        entry = charge.entry(self.notes, self._shuffle)
         ledger.check([*first, entry])
         self._network.check_records(given)
         if below is not None:
@@ -641,7 +679,7 @@ class PrivateFit:
             given.weigh(charge.balanced.released(given.labels, owners, noise))
         if charge.thresholds is not None:
             charge.thresholds.learn(given, noise)
-            entry = charge.entry(self.notes)
+            entry = charge.entry(self.notes, self._shuffle)
         ledger.charge([entry])
         past_weights.note_charge(self._network.model, ledger)
         self.charged = ledger.epsilon()
@@ -656,8 +694,8 @@ class PrivateFit:
     # What the callback calls ----------------------------------------------
 
     def end_batches(self):
-        steps = int(self._network.steps_per_execution)
-        self.taken = min(self.taken + steps, self.steps)
+        left = self._charge.per_epoch - self.taken % self._charge.per_epoch
+        self.taken += min(int(self._network.steps_per_execution), left)
 
     # A step --------------------------------------------------------------
 
@@ -673,10 +711,15 @@ class PrivateFit:
         x, y = keras.tree.map_structure(
             lambda v: ops.reshape(v, (rows, *v.shape[1:])), (x, y)
         )
+        keys = of_noise = x[KEYS]
+        if self._correlated is not None:
+            keys, of_noise = sum_noise.keys_of_steps(
+                keys, self._correlated.weights
+            )
         noisy = self._network.noisy_sums(
             self.map,
-            self.map.sums(x[RECORDS], y, x[KEYS], x[FACTORS]),
-            x[KEYS],
+            self.map.sums(x[RECORDS], y, keys, x[FACTORS]),
+            of_noise,
             self._mechanism,
             self._plan.expected_batch_size,
         )

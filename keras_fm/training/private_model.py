@@ -195,15 +195,16 @@ class PrivateModel(keras.callbacks.Callback):
         epochs=1,
         batch_size=None,
         class_weight=None,
+        participation=None,
     ):
         """A table, in text, of what a fit of `model` would release, before
         anything is read or spent.
 
         Args:
             model: the model.
-            batches, epochs, batch_size, class_weight: of models that read
-                records at every step, what `fit` will be given; or the number
-                of records.
+            batches, epochs, batch_size, class_weight, participation: of
+                models that read records at every step, what `fit` will be
+                given; or the number of records.
 
         Raises:
             ValueError: whatever `fit` would refuse of the model.
@@ -214,7 +215,13 @@ class PrivateModel(keras.callbacks.Callback):
             below = self._below_of(batches)
             first = [] if below is None else below.entries()
             return model.plan_private_fit(
-                self, batches, batch_size, epochs, first, class_weight
+                self,
+                batches,
+                batch_size,
+                epochs,
+                first,
+                class_weight,
+                participation,
             )
         fit_contract.check_loss(model)
         plan = self._make_plan()
