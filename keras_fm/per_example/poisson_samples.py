@@ -59,7 +59,8 @@ class PoissonSamples(keras.utils.PyDataset):
 
     def __getitem__(self, index):
         rng = self._generator()
-        return self._batch(self._joined(index, rng), self._keys(rng), rng)
+        joined = self._joined(index, rng)
+        return self._batch(self._records, joined, self._keys(rng), rng)
 
     def _generator(self):
         """Random numbers that nobody else has, of the operating system."""
@@ -84,9 +85,9 @@ class PoissonSamples(keras.utils.PyDataset):
         shape = (self._rows, *self._key_shape)
         return rng.integers(0, WORD, shape, "int64")
 
-    def _batch(self, joined, keys, rng):
-        """Those records, padded, with the keys of a step."""
-        given, size = self._records, self._rows
+    def _batch(self, given, joined, keys, rng):
+        """Those of the given records, padded, with the keys of a step."""
+        size = self._rows
         rows, factors = joined, np.ones(len(joined), "float32")
         if given.owners is not None:
             rows, shares, factors = given.owners.drawn(
@@ -150,13 +151,15 @@ class OrderedSamples(PoissonSamples):
             `PoissonSamples`.
         bands: int, of the `CorrelatedNoise`.
         taken: function that gives the number of steps that are over.
-        shuffle: whether the order is drawn; else that of the records.
+        shuffle: whether the order is drawn; else that of the records, or of
+            a `GivenStream` in the place of records.
     """
 
     def __init__(self, *args, bands, taken, shuffle, **kwargs):
         super().__init__(*args, **kwargs)
         self._bands, self._taken, self._noise = bands, taken, {}
-        self._order = np.arange(self._plan.n)
+        if not hasattr(self._records, "part"):
+            self._order = np.arange(self._plan.n)
         if shuffle:
             self._order = self._generator().permutation(self._order)
 
@@ -175,7 +178,11 @@ class OrderedSamples(PoissonSamples):
         keys = self._keys(rng)
         keys[:, 0] = self._words(step)
         keys = np.concatenate([keys, *(v[:, None] for v in past)], axis=1)
-        return self._batch(self._shuffled(index), keys, rng)
+        if not hasattr(self._records, "part"):
+            return self._batch(self._records, self._shuffled(index), keys, rng)
+        part = self._records.part(step, taken)
+        rows = len(keras.tree.flatten(part.x)[0])
+        return self._batch(part, np.arange(rows), keys, rng)
 
     def _words(self, step):
         """Words of the noise of a step; zeros where there was none."""

@@ -14,6 +14,7 @@ from keras_fm.kernel.ledger.ledger_entry import check_line
 from keras_fm.kernel.mechanisms import NoiseSource
 from keras_fm.per_example import (
     ghost_layers,
+    given_records,
     mended,
     past_weights,
     poisson_samples,
@@ -29,6 +30,7 @@ from keras_fm.per_example.fit_charge import (
     owners_of,
 )
 from keras_fm.per_example.given_records import GivenRecords, numbered
+from keras_fm.per_example.given_stream import GivenStream, is_stream
 from keras_fm.per_example.owner_rows import OwnerLoss
 from keras_fm.per_example.poisson_samples import FACTORS, KEYS, RECORDS
 from keras_fm.per_example.step_query import LayerCoefficientsQuery
@@ -278,7 +280,9 @@ class PrivateNetwork(keras.Model):
 
         `participation=keras_fm.Participation()` draws no samples: every
         record once an epoch, in an order that stays (drawn once, unless
-        `shuffle=False`), with correlated noise.
+        `shuffle=False`), with correlated noise. For one epoch x may be a
+        data set, loader or generator of any length, whose rows are read once
+        and not kept; `steps_per_epoch` says how many steps there are.
         """
         if validation_split:
             raise ValueError(
@@ -302,7 +306,13 @@ class PrivateNetwork(keras.Model):
             keras.tree.flatten(callbacks), released=False
         )
         self.check_guarantee(callback.guarantee)
-        given = GivenRecords(x, y, sample_weight, batch_size, self.classes)
+        if participation and epochs - initial_epoch == 1 and is_stream(x):
+            given = self._stream(
+                x, y, sample_weight, batch_size, steps_per_epoch, class_weight
+            )
+            steps_per_epoch, shuffle = None, False
+        else:
+            given = GivenRecords(x, y, sample_weight, batch_size, self.classes)
         if not self.model.built:
             x = keras.tree.map_structure(lambda v: v[:1], _made_up(given)[0])
             self.model(x)
@@ -360,6 +370,18 @@ class PrivateNetwork(keras.Model):
             return found
         finally:
             self._fit = None
+
+    def _stream(self, x, y, sample_weight, batch_size, steps, class_weight):
+        """What `fit` was given, as rows that come once."""
+        given_records.check_alone(y, sample_weight, x)
+        if class_weight is not None or self.rows_per_owner is not None:
+            raise ValueError(
+                "Rows that come once are not read before the first step: "
+                "`class_weight` and `owners` need arrays."
+            )
+        given = GivenStream(x, batch_size, steps, self.classes)
+        given.watch(self.check_labels)
+        return given
 
     def evaluate(self, x=None, y=None, **kwargs):
         """As `keras.Model.evaluate`. What it shows of private records is not
