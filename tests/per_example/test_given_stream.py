@@ -12,7 +12,7 @@ import keras_fm as fm
 from keras_fm.per_example import sum_noise
 from keras_fm.per_example.given_stream import GivenStream, is_stream
 
-pytestmark = [pytest.mark.full, pytest.mark.every_case]
+pytestmark = [pytest.mark.full, pytest.mark.backend]
 
 BACKEND = keras.backend.backend()
 N, D = 50, 8

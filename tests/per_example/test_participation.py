@@ -23,7 +23,7 @@ from keras_fm.per_example.given_records import GivenRecords
 from keras_fm.per_example.participation import CorrelatedNoise
 from keras_fm.per_example.poisson_samples import KEYS, RECORDS, OrderedSamples
 
-pytestmark = [pytest.mark.full, pytest.mark.every_case]
+pytestmark = [pytest.mark.full, pytest.mark.backend]
 
 BACKEND = keras.backend.backend()
 N, D, H = 22, 100, 100
