@@ -14,6 +14,7 @@ NAMES = {
     "BudgetExceededError": "keras_fm.kernel.ledger.ledger",
     "Ledger": "keras_fm.kernel.ledger.ledger",
     "LedgerEntry": "keras_fm.kernel.ledger.ledger_entry",
+    "Participation": "keras_fm.per_example.participation",
     "PrivacyBudget": "keras_fm.kernel.budget",
     "Proven": "keras_fm.core.guarantee",
     "Published": "keras_fm.core.guarantee",

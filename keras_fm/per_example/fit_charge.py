@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 
-from keras_fm.kernel import mechanisms
+from keras_fm.kernel import checks, mechanisms
 from keras_fm.kernel.ledger.ledger import BudgetExceededError
 from keras_fm.kernel.ledger.ledger_entry import FLOATING_POINT, LedgerEntry
 from keras_fm.kernel.ledger.ledger_text import shown_unit
@@ -16,12 +16,17 @@ from keras_fm.kernel.reads import sampling
 from keras_fm.per_example import layer_table
 from keras_fm.per_example.balanced_classes import BalancedClasses
 from keras_fm.per_example.given_records import GivenRecords
+from keras_fm.per_example.participation import Participation
 from keras_fm.per_example.record_map import HELD
 
 _SHUFFLED = (
     "none. Batches of a fixed size from a shuffled data set are accounted as "
     "if every record joined each of them by itself (Poisson samples); see "
     "docs/guarantees.md"
+)
+_PLACES = (
+    "the place of each record in the order is public by declaration: one that "
+    "is left out leaves it empty"
 )
 
 
@@ -37,9 +42,11 @@ class FitCharge:
         steps_per_epoch: int, or `None`: as many as samples of that size are
             in the records.
         classes: `None`, or int: how many classes are to be balanced.
+        participation: `None` (Poisson samples), or a `Participation`.
 
     Attributes:
         plan: the `keras_fm.sampling.SamplingPlan`.
+        correlated: `None`, or the `CorrelatedNoise`.
         balanced: `None`, or the `BalancedClasses`.
         thresholds: `None`, or what releases clips first.
         others: list of the mechanisms of what else is released first.
@@ -58,6 +65,7 @@ class FitCharge:
         epochs,
         steps_per_epoch=None,
         classes=None,
+        participation=None,
     ):
         self._network, self._callback = network, callback
         ledger, self.others = callback.ledger, []
@@ -76,14 +84,17 @@ class FitCharge:
                 f"delta={ledger.budget.delta:g}"
             )
         full = batch_size == n
-        if not full and str(ledger.neighbours) != "add_remove":
+        ordered = participation is not None
+        if ordered:
+            self._check_ordered(participation, steps_per_epoch)
+        if not (full or ordered) and str(ledger.neighbours) != "add_remove":
             raise ValueError(
                 'Samples are accounted for neighbours="add_remove" only. '
                 f"Give `fit` batch_size={n}, all records, or leave "
                 f"`neighbours` out. Received: neighbours={ledger.neighbours}"
             )
         self.per_epoch = steps_per_epoch or max(1, math.ceil(n / batch_size))
-        drawn = "shuffled" if self._published else "poisson"
+        drawn = "shuffled" if self._published or ordered else "poisson"
         self.plan = sampling.plan(
             n,
             sampling="full" if full else drawn,
@@ -92,6 +103,11 @@ class FitCharge:
             delta=ledger.budget.delta,
             epsilon=ledger.budget.epsilon,
         )
+        self.correlated = None
+        if ordered:
+            self.correlated = participation.noise(
+                self.per_epoch, self.plan.steps
+            )
         guarantee = callback.guarantee
         self._owned = owners_of(guarantee) is not None
         self._spends = getattr(guarantee, "spends", 1.0)
@@ -103,6 +119,25 @@ class FitCharge:
         self.thresholds = network.thresholds_release(ledger, self._spends)
         first = [self.balanced, self.thresholds]
         self._first = [one for one in first if one is not None]
+
+    def _check_ordered(self, participation, steps_per_epoch):
+        checks.instance(
+            "participation",
+            participation,
+            Participation,
+            "a keras_fm.Participation()",
+        )
+        if self._published or not self._network.correlates:
+            raise ValueError(
+                "`participation` is for the proven steps of `make_private` "
+                "and `GradientNet`. Leave it out."
+            )
+        if steps_per_epoch is not None:
+            raise ValueError(
+                "With `participation` an epoch is one pass over all records, "
+                "`ceil(n / batch_size)` steps. Leave `steps_per_epoch` out. "
+                f"Received: steps_per_epoch={steps_per_epoch}"
+            )
 
     def released_first(self, noise):
         """Entries of what the fit itself releases before its steps."""
@@ -131,25 +166,33 @@ class FitCharge:
                     f"{ledger.epsilon():.4g} are spent. Leave a part to later "
                     "fits, `guarantee=Proven(spends=0.5)`."
                 ) from None
-        return self.plan.mechanism(
-            multiplier,
-            self._network.step_query.sensitivity(
-                "l2", neighbours=ledger.neighbours
-            ),
+        one = self._network.step_query.sensitivity(
+            "l2", neighbours=ledger.neighbours
+        )
+        if self.correlated is None:
+            return self.plan.mechanism(multiplier, one)
+        return GaussianMechanism(
+            sensitivity=one * self.correlated.sensitivity,
+            noise_multiplier=multiplier,
         )
 
     def _multiplier(self, others):
         first = [one.mechanism for one in self._first]
         others = [*others, *self.others, *first]
         return sampling.noise_multiplier(
-            self.plan,
+            self.plan if self.correlated is None else (1.0, 1),
             self._callback.ledger.budget,
             neighbours=self._callback.ledger.neighbours,
             others=others,
         )
 
-    def entry(self, notes=()):
-        """What all steps of the fit are charged as."""
+    def entry(self, notes=(), shuffle=True):
+        """What all steps of the fit are charged as.
+
+        Args:
+            notes: further public facts.
+            shuffle: of a `Participation`, whether its order is drawn.
+        """
         reads, unit = self._network.step_reads, "records n"
         if self._owned:
             unit = "owners"
@@ -160,6 +203,11 @@ class FitCharge:
         start = self._network.declared_public
         mechanism, guarantee = self.mechanism.config(), "proven"
         proof = self._network.step_proof
+        if self.correlated is not None:
+            reads += f"; {self._order}"
+            proof += ", docs/proofs/correlated_noise.md"
+            if not shuffle:
+                notes = [_PLACES, *notes]
         if self._published:
             guarantee, proof = "claimed", _SHUFFLED
             mechanism["claimed_epsilon"] = self._claimed()
@@ -180,6 +228,14 @@ class FitCharge:
                 *notes,
                 *self._callback.notes,
             ),
+        )
+
+    @property
+    def _order(self):
+        """How a `Participation` takes the records, in words."""
+        return (
+            f"each record in one step of {self.per_epoch:,}, in an order that "
+            f"stays; noise correlated over {self.correlated.bands} step(s)"
         )
 
     def _claimed(self):
@@ -211,6 +267,11 @@ class FitCharge:
         budget, noise = ledger.budget, self.mechanism
         size = sum(math.prod(v.shape) for v in model.model.trainable_variables)
         held = min(plan.capacity, model.physical or max(HELD // size, 1))
+        batch = f"{plan.expected_batch_size:,} of {plan.n:,} records"
+        if self.correlated is None:
+            batch += f" expected, at most {plan.capacity:,}"
+        else:
+            batch += f"; {self._order}"
         signal = plan.expected_batch_size / (noise.stddev * math.sqrt(size))
         return "\n".join(
             [
@@ -221,8 +282,7 @@ class FitCharge:
                 *(f"  first: {e.name}, {e.describe()}" for e in first),
                 f"  charged: epsilon = {ledger.epsilon(entries):.4g} in all, "
                 "before the first step",
-                f"  batch: {plan.expected_batch_size:,} of {plan.n:,} records "
-                f"expected, at most {plan.capacity:,}",
+                f"  batch: {batch}",
                 f"  noise: multiplier {noise.noise_multiplier:.4g}, "
                 f"{noise.stddev:.4g} clips for each of {size:,} weights",
                 f"  signal to noise of a step: at most {signal:.3g} (the "

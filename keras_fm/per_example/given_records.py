@@ -45,25 +45,26 @@ class GivenRecords:
         loader = getattr(x, "dataset", None)
         if hasattr(loader, "__getitem__") and hasattr(loader, "__len__"):
             # A loader of PyTorch: its order is its own, its data set is not.
-            _check_loader(x)
+            check_loader(x)
             batch_size = batch_size or getattr(x, "batch_size", None)
-            _check_alone(y, sample_weight, x)
+            check_alone(y, sample_weight, x)
             items = (loader[i] for i in range(len(loader)))
-            x, y, sample_weight = _together(
+            x, y, sample_weight = together(
                 np.stack, map(keras.utils.unpack_x_y_sample_weight, items)
             )
         elif isinstance(x, keras.utils.PyDataset) or hasattr(
             x, "as_numpy_iterator"
         ):
-            _check_alone(y, sample_weight, x)
-            x, y, sample_weight, size = _joined(_batches(x))
+            check_alone(y, sample_weight, x)
+            x, y, sample_weight, size = _joined(batches_of(x))
             batch_size = batch_size or size
         elif hasattr(x, "__next__") or callable(x):
             raise ValueError(
                 "`x` must be arrays, a `PyDataset`, a finite "
                 "`tf.data.Dataset` or a PyTorch `DataLoader`: a Poisson sample "
                 "chooses among all rows, and a generator shows each of them "
-                f"once. Received: x={type(x).__name__}"
+                "once (for one epoch, `participation=Participation()` takes "
+                f"it). Received: x={type(x).__name__}"
             )
         self.x = keras.tree.map_structure(lambda v: _array("x", v), x)
         if classes is not None:
@@ -145,7 +146,7 @@ class GivenRecords:
         self.weights = found if self.weights is None else self.weights * found
 
 
-def _check_loader(loader):
+def check_loader(loader):
     """Refuses a loader that gives other rows than its data set holds."""
     from torch.utils.data import (
         RandomSampler,
@@ -167,7 +168,7 @@ def _check_loader(loader):
         )
 
 
-def _batches(x):
+def batches_of(x):
     """The batches of a data set of Keras or TensorFlow."""
     if isinstance(x, keras.utils.PyDataset):
         endless = x.num_batches is None
@@ -184,7 +185,7 @@ def _batches(x):
     return x.as_numpy_iterator()
 
 
-def _check_alone(y, sample_weight, x):
+def check_alone(y, sample_weight, x):
     for name, value in (("y", y), ("sample_weight", sample_weight)):
         if value is not None:
             raise ValueError(
@@ -252,7 +253,7 @@ def _factors(weights, n):
     return found.astype("float32")
 
 
-def _together(join, items):
+def together(join, items):
     """x, y and weights of rows, or of batches, as arrays of all rows."""
     return [
         None
@@ -300,4 +301,4 @@ def _joined(batches):
             "`padded_batch(..., padded_shapes=...)`. Received shapes: "
             f"{sorted(shapes)}"
         )
-    return (*_together(np.concatenate, found), size)
+    return (*together(np.concatenate, found), size)

@@ -58,20 +58,36 @@ class PoissonSamples(keras.utils.PyDataset):
         return self._per_epoch
 
     def __getitem__(self, index):
+        rng = self._generator()
+        joined = self._joined(index, rng)
+        return self._batch(self._records, joined, self._keys(rng), rng)
+
+    def _generator(self):
+        """Random numbers that nobody else has, of the operating system."""
         if self._seed is None:
             seed = np.random.SeedSequence(secrets.randbits(256))
         else:
             seed = np.random.SeedSequence([self._seed, self._drawn])
             self._drawn += 1
-        rng = np.random.Generator(np.random.Philox(seed))
-        joined = np.arange(self._plan.n)
+        return np.random.Generator(np.random.Philox(seed))
+
+    def _joined(self, index, rng):
+        """The records of a batch."""
         if self._plan.sampling == "poisson":
-            joined = sampling.poisson_sample(
+            return sampling.poisson_sample(
                 self._plan.n, self._plan.sampling_rate, self._plan.capacity, rng
             )
         if self._plan.sampling == "shuffled":
-            joined = self._shuffled(index)
-        given, size = self._records, self._rows
+            return self._shuffled(index)
+        return np.arange(self._plan.n)
+
+    def _keys(self, rng):
+        shape = (self._rows, *self._key_shape)
+        return rng.integers(0, WORD, shape, "int64")
+
+    def _batch(self, given, joined, keys, rng):
+        """Those of the given records, padded, with the keys of a step."""
+        size = self._rows
         rows, factors = joined, np.ones(len(joined), "float32")
         if given.owners is not None:
             rows, shares, factors = given.owners.drawn(
@@ -92,7 +108,6 @@ class PoissonSamples(keras.utils.PyDataset):
         def taken(tree):
             return keras.tree.map_structure(lambda v: padded(v[rows]), tree)
 
-        keys = rng.integers(0, WORD, (size, *self._key_shape), "int64")
         records = taken(given.x)
         if given.owners is not None:
             records = (records, padded(shares))
@@ -121,6 +136,66 @@ class PoissonSamples(keras.utils.PyDataset):
 
     def on_epoch_end(self):
         self._order = None
+
+
+class OrderedSamples(PoissonSamples):
+    """Batches of all records in an order that stays, each with the keys of
+    the noise of its step and of those before.
+
+    The keys of noise are kept in memory for as long as a step needs them.
+    One step has one batch, however often Keras asks for it, and none once it
+    is over: noise that is drawn twice would not hide what it is on.
+
+    Args:
+        records, plan, rows, key_shape, key_dtype, **kwargs: as of
+            `PoissonSamples`.
+        bands: int, of the `CorrelatedNoise`.
+        taken: function that gives the number of steps that are over.
+        shuffle: whether the order is drawn; else that of the records, or of
+            a `GivenStream` in the place of records.
+    """
+
+    def __init__(self, *args, bands, taken, shuffle, **kwargs):
+        super().__init__(*args, **kwargs)
+        self._bands, self._taken, self._noise = bands, taken, {}
+        if not hasattr(self._records, "part"):
+            self._order = np.arange(self._plan.n)
+        if shuffle:
+            self._order = self._generator().permutation(self._order)
+
+    def __getitem__(self, index):
+        taken = self._taken()
+        step = taken - taken % self._per_epoch + index
+        if step < taken:
+            raise RuntimeError(
+                "Keras asked for the batch of a step that is over, and its "
+                "noise cannot be drawn twice. Begin another fit."
+            )
+        for old in [s for s in self._noise if s < taken - self._bands]:
+            del self._noise[old]
+        rng = self._generator()
+        past = [self._words(step - i) for i in range(1, self._bands)]
+        keys = self._keys(rng)
+        keys[:, 0] = self._words(step)
+        keys = np.concatenate([keys, *(v[:, None] for v in past)], axis=1)
+        if not hasattr(self._records, "part"):
+            return self._batch(self._records, self._shuffled(index), keys, rng)
+        part = self._records.part(step, taken)
+        rows = len(keras.tree.flatten(part.x)[0])
+        return self._batch(part, np.arange(rows), keys, rng)
+
+    def _words(self, step):
+        """Words of the noise of a step; zeros where there was none."""
+        if step < 0:
+            return np.zeros((self._rows, 2), "int64")
+        if step not in self._noise:
+            self._noise[step] = self._generator().integers(
+                1, WORD, (self._rows, 2), "int64"
+            )
+        return self._noise[step]
+
+    def on_epoch_end(self):
+        """The order stays."""
 
 
 def _zeros(shape, dtype):

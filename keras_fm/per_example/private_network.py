@@ -16,6 +16,7 @@ from keras_fm.kernel.ledger.ledger_entry import check_line
 from keras_fm.kernel.mechanisms import NoiseSource
 from keras_fm.per_example import (
     ghost_layers,
+    given_records,
     mended,
     past_weights,
     poisson_samples,
@@ -31,6 +32,7 @@ from keras_fm.per_example.fit_charge import (
     owners_of,
 )
 from keras_fm.per_example.given_records import GivenRecords, numbered
+from keras_fm.per_example.given_stream import GivenStream, is_stream
 from keras_fm.per_example.owner_rows import OwnerLoss
 from keras_fm.per_example.poisson_samples import FACTORS, KEYS, RECORDS
 from keras_fm.per_example.step_query import LayerCoefficientsQuery
@@ -65,9 +67,9 @@ def make_private(
         physical_batch_size: `None`, or int: how many records are held in
             memory at a time. It changes neither noise nor accounting.
         rows_per_owner: `None`, or int, public: how many rows of a person
-            enter a step, if the guarantee protects people with several rows,
-            `PrivateModel(..., guarantee=Proven(unit=Unit(owners=ids)))`. Of
-            people with more, every step draws so many anew.
+            enter a step, if people with several rows are protected,
+            `fit(..., owners=ids)`. Of people with more, every step draws so
+            many anew.
         classes: `None`, or a public list of what the labels name, in the
             order of the outputs: `["no", "yes"]`.
         start: `"untrained"`: the first weights are random, by your
@@ -133,6 +135,8 @@ class PrivateNetwork(keras.Model):
     """
 
     makes_private_steps = True
+    # Whether the noise of its steps may be correlated.
+    correlates = True
     step_proof = "docs/proofs/record_alone.md, docs/proofs/mechanisms.md"
     # Whether the loss of a record is being computed.
     _alone = False
@@ -265,6 +269,8 @@ class PrivateNetwork(keras.Model):
         sample_weight=None,
         initial_epoch=0,
         steps_per_epoch=None,
+        owners=None,
+        participation=None,
         **kwargs,
     ):
         """As `keras.Model.fit`, on Poisson samples that it draws itself.
@@ -275,8 +281,17 @@ class PrivateNetwork(keras.Model):
         their clipped gradients. `class_weight="balanced"` releases noisy
         counts of the classes, for a twentieth of the budget of the fit, and
         weighs by them; a dict is public. `validation_data` is not protected.
+
+        `owners` are ids, one for each row, of the people that are protected
+        in the place of rows: with `make_private(rows_per_owner=8)`.
+        `batch_size` is then the expected number of people.
+
+        `participation=keras_fm.Participation()` draws no samples: every
+        record once an epoch, in an order that stays (drawn once, unless
+        `shuffle=False`), with correlated noise. For one epoch x may be a
+        data set, loader or generator of any length, whose rows are read once
+        and not kept; `steps_per_epoch` says how many steps there are.
         """
-        del shuffle  # Every sample is drawn anew.
         if validation_split:
             raise ValueError(
                 "`validation_split` would show metrics of private records. "
@@ -293,11 +308,19 @@ class PrivateNetwork(keras.Model):
             checks.count, "steps_per_epoch", steps_per_epoch
         )
         callback = _callback_of(callbacks)
+        if owners is not None:
+            callback.protect(owners)
         fit_contract.check_monitors(
             keras.tree.flatten(callbacks), released=False
         )
         self.check_guarantee(callback.guarantee)
-        given = GivenRecords(x, y, sample_weight, batch_size, self.classes)
+        if participation and epochs - initial_epoch == 1 and is_stream(x):
+            given = self._stream(
+                x, y, sample_weight, batch_size, steps_per_epoch, class_weight
+            )
+            steps_per_epoch, shuffle = None, False
+        else:
+            given = GivenRecords(x, y, sample_weight, batch_size, self.classes)
         if not self.model.built:
             x = keras.tree.map_structure(lambda v: v[:1], _made_up(given)[0])
             self.model(x)
@@ -329,6 +352,8 @@ class PrivateNetwork(keras.Model):
                     epochs - initial_epoch,
                     steps_per_epoch,
                     balanced,
+                    participation,
+                    shuffle,
                 )
                 self._fit, fit.notes = fit, notes
                 if not isinstance(callbacks, keras.callbacks.CallbackList):
@@ -344,6 +369,8 @@ class PrivateNetwork(keras.Model):
                     callbacks=callbacks,
                     validation_data=validation_data,
                     initial_epoch=initial_epoch,
+                    # Samples have their own order.
+                    shuffle=False,
                     **kwargs,
                 )
             # Callbacks may set weights when training ends.
@@ -351,6 +378,18 @@ class PrivateNetwork(keras.Model):
             return found
         finally:
             self._fit = None
+
+    def _stream(self, x, y, sample_weight, batch_size, steps, class_weight):
+        """What `fit` was given, as rows that come once."""
+        given_records.check_alone(y, sample_weight, x)
+        if class_weight is not None or self.rows_per_owner is not None:
+            raise ValueError(
+                "Rows that come once are not read before the first step: "
+                "`class_weight` and `owners` need arrays."
+            )
+        given = GivenStream(x, batch_size, steps, self.classes)
+        given.watch(self.check_labels)
+        return given
 
     def evaluate(self, x=None, y=None, **kwargs):
         """As `keras.Model.evaluate`. What it shows of private records is not
@@ -484,14 +523,21 @@ class PrivateNetwork(keras.Model):
     # A fit's ledger --------------------------------------------------------
 
     def plan_private_fit(
-        self, callback, x, batch_size, epochs, first=(), class_weight=None
+        self,
+        callback,
+        x,
+        batch_size,
+        epochs,
+        first=(),
+        class_weight=None,
+        participation=None,
     ):
         """The text of `PrivateModel.plan`; checks what `fit` would.
 
         Args:
             callback, x, batch_size, epochs: as `plan` was given.
             first: entries of what is released before the steps.
-            class_weight: as `fit` will be given it.
+            class_weight, participation: as `fit` will be given them.
         """
         self.check_guarantee(callback.guarantee)
         if x is None or not self.model.built:
@@ -502,7 +548,15 @@ class PrivateNetwork(keras.Model):
         self._check_past(callback.ledger)
         n, size = number_of_records(x, callback, batch_size)
         classes = number_of_classes(self) if _balances(class_weight) else None
-        charge = FitCharge(self, callback, n, size, epochs, classes=classes)
+        charge = FitCharge(
+            self,
+            callback,
+            n,
+            size,
+            epochs,
+            classes=classes,
+            participation=participation,
+        )
         return charge.table(first)
 
     def begin_private_fit(self, callback, plan=None):
@@ -589,6 +643,8 @@ class PrivateFit:
         callback: the `PrivateModel` of the fit.
         epochs, steps_per_epoch: ints, as `fit` was given; or `None`.
         balanced: whether classes are weighed by their released counts.
+        participation: `None`, or a `Participation`.
+        shuffle: whether its order is drawn.
     """
 
     def __init__(
@@ -599,6 +655,8 @@ class PrivateFit:
         epochs,
         steps_per_epoch=None,
         balanced=False,
+        participation=None,
+        shuffle=True,
     ):
         self._network, self._callback = network, callback
         self._given = given
@@ -625,13 +683,21 @@ class PrivateFit:
             epochs,
             steps_per_epoch,
             number_of_classes(network) if balanced else None,
+            participation,
         )
+        self._correlated, self._shuffle = self._charge.correlated, shuffle
         self._plan = self._charge.plan
         parts, rows = replicas.parts_of_batch(network), self._plan.capacity
         if rows > self.map.piece:
             parts *= self.map.piece
         self._rows = rows = rows + -rows % parts
-        self.samples = poisson_samples.PoissonSamples(
+        kind, more = poisson_samples.PoissonSamples, {}
+        if self._correlated is not None:
+            kind = poisson_samples.OrderedSamples
+            more["bands"] = self._correlated.bands
+            more["shuffle"] = bool(shuffle)
+            more["taken"] = lambda: self.taken
+        self.samples = kind(
             given,
             self._plan,
             rows,
@@ -639,6 +705,7 @@ class PrivateFit:
             record_map.KEY_DTYPE,
             seed=callback.known_seed,
             per_epoch=self._charge.per_epoch,
+            **more,
         )
         self._mechanism, self.charged, self.notes = None, 0.0, []
         self.taken, self.steps, self._length = 0, self._plan.steps, None
@@ -661,7 +728,7 @@ class PrivateFit:
         first = [] if below is None else below.entries()
         charge.others += [entry.build_mechanism() for entry in first]
         first += charge.released_first(noise)
-        entry = charge.entry(self.notes)
+        entry = charge.entry(self.notes, self._shuffle)
         ledger.check([*first, entry])
         self._network.check_records(given)
         if below is not None:
@@ -671,7 +738,7 @@ class PrivateFit:
             given.weigh(charge.balanced.released(given.labels, owners, noise))
         if charge.thresholds is not None:
             charge.thresholds.learn(given, noise)
-            entry = charge.entry(self.notes)
+            entry = charge.entry(self.notes, self._shuffle)
         ledger.charge([entry])
         past_weights.note_charge(self._network.model, ledger)
         self.charged = ledger.epsilon()
@@ -686,8 +753,8 @@ class PrivateFit:
     # What the callback calls ----------------------------------------------
 
     def end_batches(self):
-        steps = int(self._network.steps_per_execution)
-        self.taken = min(self.taken + steps, self.steps)
+        left = self._charge.per_epoch - self.taken % self._charge.per_epoch
+        self.taken += min(int(self._network.steps_per_execution), left)
 
     def note_length(self):
         """Keeps what the epoch released, before its metrics are reset."""
@@ -739,10 +806,15 @@ class PrivateFit:
         x, y = keras.tree.map_structure(
             lambda v: ops.reshape(v, (rows, *v.shape[1:])), (x, y)
         )
+        keys = of_noise = x[KEYS]
+        if self._correlated is not None:
+            keys, of_noise = sum_noise.keys_of_steps(
+                keys, self._correlated.weights
+            )
         noisy = self._network.noisy_sums(
             self.map,
-            self.map.sums(x[RECORDS], y, x[KEYS], x[FACTORS]),
-            x[KEYS],
+            self.map.sums(x[RECORDS], y, keys, x[FACTORS]),
+            of_noise,
             self._mechanism,
             self._plan.expected_batch_size,
         )
@@ -836,9 +908,10 @@ def check_proven(guarantee, rows_per_owner):
     if (guarantee.unit.owners is None) != (rows_per_owner is None):
         raise ValueError(
             "`rows_per_owner` and the owners belong together: "
-            "`make_private(model, rows_per_owner=8)` and `PrivateModel(..., "
-            "guarantee=Proven(unit=Unit(owners=ids)))`. Received: "
-            f"rows_per_owner={rows_per_owner}"
+            "`make_private(model, rows_per_owner=8)`, which is public, and "
+            "`fit(..., owners=ids)`. For `plan` the ids are in "
+            "`PrivateModel(..., guarantee=Proven(unit=Unit(owners=ids)))`. "
+            f"Received: rows_per_owner={rows_per_owner}"
         )
 
 

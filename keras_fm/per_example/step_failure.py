@@ -11,7 +11,11 @@ import re
 # wraps them into errors of its own.
 _OF_BATCHES = re.compile(
     r"A Poisson sample exceeded its capacity of \d+ records|"
-    r"`augment` failed on a record"
+    r"`augment` failed on a record|"
+    r"All batches of `x` must hold rows of one shape|"
+    r"`y` must hold whole numbers from 0 to \d+|"
+    r"`y` holds a label that is not among the public `classes`|"
+    r"Keras asked for the batch of a step that is over"
 )
 
 

@@ -23,7 +23,8 @@ def noisy(mechanism, sums, keys, symmetric=None):
             sensitivity is in the units of the sums together.
         sums: list of tensors of one dtype, over the records of this replica.
         keys: `(rows, streams, 2)` words that nobody knows, drawn for this
-            step; nothing else is drawn from the first stream.
+            step; nothing else is drawn from the first stream. Or a list of
+            pairs of a weight and such words: correlated noise.
         symmetric: `None`, or of each tensor whether its last two axes are
             those of a symmetric matrix: independent entries of variance 1 on
             its diagonal and 1/2 above, so that their density depends on the
@@ -34,7 +35,14 @@ def noisy(mechanism, sums, keys, symmetric=None):
     """
     sizes = [int(np.prod(v.shape)) for v in sums]
     dtype = keras.backend.standardize_dtype(sums[0].dtype)
-    drawn = mechanism.device_noise(_normal(sum(sizes), keys, dtype))
+    if not isinstance(keys, list):
+        drawn = _normal(sum(sizes), keys, dtype)
+    else:
+        parts = [
+            weight * _normal(sum(sizes), own, dtype) for weight, own in keys
+        ]
+        drawn = sum(parts[1:], parts[0])
+    drawn = mechanism.device_noise(drawn)
     drawn, found, start = replicas.of_first(drawn), [], 0
     for index, (value, size) in enumerate(zip(sums, sizes)):
         part = ops.reshape(drawn[start : start + size], value.shape)
@@ -45,6 +53,23 @@ def noisy(mechanism, sums, keys, symmetric=None):
         found.append(value + part)
         start += size
     return replicas.total(found)
+
+
+def keys_of_steps(keys, weights):
+    """Keys of the records of a batch, and those of its noise, see `noisy`.
+
+    Args:
+        keys: `(rows, streams, 2)` words of `OrderedSamples`: the last streams
+            are those of the noise of earlier steps, zeros where there is none.
+        weights: of the `CorrelatedNoise`, one for each of these steps.
+    """
+    own = keys.shape[1] - len(weights) + 1
+    pairs = [(weights[0], keys)]
+    for place, weight in enumerate(weights[1:], own):
+        past = keys[:, place : place + 1]
+        there = ops.cast(ops.any(past > 0), "float32")
+        pairs.append((weight * there, past))
+    return keys[:, :own], pairs
 
 
 def _normal(size, keys, dtype):

@@ -1,6 +1,10 @@
 """Which ledger a callback charges: a new one, a continued one, a file's."""
 
+<<<<<<< HEAD
 import functools
+=======
+import dataclasses
+>>>>>>> streams
 import numbers
 import sys
 
@@ -11,7 +15,11 @@ from keras_fm.kernel.budget import (
     check_delta_given,
 )
 from keras_fm.kernel.ledger.ledger import Ledger
-from keras_fm.kernel.ledger.ledger_text import declared_words, proved_unit
+from keras_fm.kernel.ledger.ledger_text import (
+    ONE_OWNER,
+    declared_words,
+    proved_unit,
+)
 
 
 def budget_of(epsilon, delta):
@@ -53,6 +61,36 @@ def opened(budget, guarantee, path):
     if ledger.neighbours is Neighbours.REPLACE_LABEL:
         _check_labels_alone(guarantee)
     return ledger
+
+
+def of_owners(ledger, guarantee, owners, own):
+    """The ledger and the guarantee of a fit that protects owners.
+
+    Args:
+        ledger, guarantee: those of the callback.
+        owners: ids, see `Unit`.
+        own: whether nobody else knows the ledger, which then begins anew.
+
+    Raises:
+        ValueError: if the ledger protects records.
+    """
+    if guarantee.kind != "proven":
+        raise ValueError(
+            "`owners` are protected by a proof. Leave `guarantee` out. "
+            f"Received: guarantee={guarantee.kind!r}"
+        )
+    unit = dataclasses.replace(guarantee.unit, owners=owners)
+    guarantee = dataclasses.replace(guarantee, unit=unit)
+    if proved_unit(ledger.unit) == ONE_OWNER:
+        return ledger, guarantee
+    if not own or ledger.entries:
+        raise ValueError(
+            "The ledger of this fit protects rows, and rows and owners do not "
+            "add up in one ledger. Begin one for owners: `PrivateModel(..., "
+            "guarantee=Proven(unit=Unit(owners=ids)))`."
+        )
+    same = dataclasses.replace(guarantee, neighbours=str(ledger.neighbours))
+    return opened(ledger.budget, same, None), guarantee
 
 
 def _check_labels_alone(guarantee):

@@ -127,6 +127,8 @@ class PrivateModel(keras.callbacks.Callback):
                 "pass `data` as arrays."
             )
         self._ledger: Any = ledger_of_callback.opened(budget, promise, ledger)
+        # Whether nobody else knows the ledger.
+        self._own = ledger is None and self._ledger is not budget
         self.data = data
         self.guarantee = promise
         self.notes = (notes,) if isinstance(notes, str) else tuple(notes)
@@ -216,15 +218,16 @@ class PrivateModel(keras.callbacks.Callback):
         epochs=1,
         batch_size=None,
         class_weight=None,
+        participation=None,
     ):
         """A table, in text, of what a fit of `model` would release, before
         anything is read or spent.
 
         Args:
             model: the model.
-            batches, epochs, batch_size, class_weight: of models that read
-                records at every step, what `fit` will be given; or the number
-                of records.
+            batches, epochs, batch_size, class_weight, participation: of
+                models that read records at every step, what `fit` will be
+                given; or the number of records.
 
         Raises:
             ValueError: whatever `fit` would refuse of the model.
@@ -235,7 +238,13 @@ class PrivateModel(keras.callbacks.Callback):
             below = self._below_of(batches)
             first = [] if below is None else below.entries()
             text = model.plan_private_fit(
-                self, batches, batch_size, epochs, first, class_weight
+                self,
+                batches,
+                batch_size,
+                epochs,
+                first,
+                class_weight,
+                participation,
             )
             note = first_weights.line(model.model)
             return f"{text}\n{note}" if note else text
@@ -321,6 +330,16 @@ class PrivateModel(keras.callbacks.Callback):
     def known_seed(self):
         """`None`, or the seed of reproducible noise, which protects nobody."""
         return self._seed
+
+    def protect(self, owners):
+        """Makes owners the privacy unit, for a fit that is given their ids.
+
+        Raises:
+            ValueError: if the ledger protects rows.
+        """
+        self._ledger, self.guarantee = ledger_of_callback.of_owners(
+            self._ledger, self.guarantee, owners, self._own
+        )
 
     def on_train_begin(self, logs=None):
         if hasattr(self.model, "begin_private_fit"):

@@ -109,6 +109,55 @@ def test_a_fit_of_owners():
     assert "one owner" in given.report()
 
 
+@pytest.mark.once
+def test_owners_are_given_to_fit():
+    """The same entry and statement as of a guarantee that names them; a
+    second fit goes on in the same ledger."""
+    entries = []
+    for named in (True, False):
+        given = callback(spends=0.5) if named else rows(fm.Proven(spends=0.5))
+        owners = {} if named else {"owners": IDS}
+        private = compiled(rows_per_owner=3)
+        for _ in range(2):
+            private.fit(
+                X,
+                Y,
+                4,
+                steps_per_epoch=2,
+                verbose=0,
+                callbacks=[given],
+                **owners,
+            )
+        assert "one owner" in given.report()
+        entries.append([entry.mechanism for entry in given.ledger.entries])
+    assert entries[0] == entries[1] and len(entries[0]) == 2
+
+
+def rows(guarantee="proven", **kwargs):
+    budget = fm.PrivacyBudget(8.0, 1e-3)
+    return fm.callbacks.PrivateModel(budget, guarantee=guarantee, **kwargs)
+
+
+@pytest.mark.once
+def test_a_ledger_of_rows_takes_no_owners(tmp_path):
+    """Not one in a file, nor one that somebody else charges, nor one that
+    was charged for rows."""
+    spent = rows(fm.Proven(spends=0.5))
+    compiled().fit(X, Y, 4, steps_per_epoch=1, verbose=0, callbacks=[spent])
+    shared = fm.Ledger(fm.PrivacyBudget(8.0, 1e-3), neighbours="add_remove")
+    for given in (
+        spent,
+        rows(ledger=tmp_path / "privacy.json"),
+        fm.callbacks.PrivateModel(shared),
+    ):
+        before = given.ledger.entries
+        with pytest.raises(ValueError, match="Begin one for owners"):
+            compiled(rows_per_owner=3).fit(
+                X, Y, 4, verbose=0, callbacks=[given], owners=IDS
+            )
+        assert given.ledger.entries == before
+
+
 @pytest.mark.parametrize(
     "most, given, words",
     [

@@ -236,9 +236,18 @@ def test_no_secret_is_in_a_file(tmp_path, secrets, seeds, form):
     assert places == set()
 
 
-@pytest.mark.parametrize("kind", [fm.models.GradientNet, fm.models.DPMAC])
+@pytest.mark.parametrize(
+    "kind, ordered",
+    [
+        (fm.models.GradientNet, None),
+        (fm.models.GradientNet, fm.Participation(bands=4)),
+        (fm.models.DPMAC, None),
+    ],
+)
 @pytest.mark.usefixtures("untraced")
-def test_no_record_is_in_a_file_of_a_private_network(tmp_path, seeds, kind):
+def test_no_record_is_in_a_file_of_a_private_network(
+    tmp_path, seeds, kind, ordered
+):
     """Samples of its records, and the keys of its noise, are batches like any
     other to Keras and its callbacks."""
     more = {"z_steps": 1} if kind is fm.models.DPMAC else {}
@@ -264,6 +273,7 @@ def test_no_record_is_in_a_file_of_a_private_network(tmp_path, seeds, kind):
             epochs=3,
             verbose=0,
             callbacks=callbacks,
+            participation=ordered,
         )
     private.save(tmp_path / "model.keras")
     (tmp_path / "statement.txt").write_text(budget.report())

@@ -119,6 +119,7 @@ class DPMAC(PrivateNetwork):
     """
 
     step_proof = LayerCoefficientsQuery.proof
+    correlates = False
 
     def __init__(
         self,
