@@ -1,10 +1,7 @@
 """Which ledger a callback charges: a new one, a continued one, a file's."""
 
-<<<<<<< HEAD
-import functools
-=======
 import dataclasses
->>>>>>> streams
+import functools
 import numbers
 import sys
 
