@@ -775,6 +775,8 @@ class PrivateFit:
             self._mechanism, self._plan.expected_batch_size
         )
         if noise is not None and self._length is not None:
+            if self._correlated is not None:
+                noise *= math.hypot(*self._correlated.weights)
             found["step/length of the noisy mean gradient"] = self._length
             found["step/length of the noise in it, expected"] = noise
         return found
@@ -786,10 +788,22 @@ class PrivateFit:
             return None
         found = [e.build_mechanism() for e in ledger.entries]
         found.remove(self._mechanism)
-        taken = dataclasses.replace(self._mechanism, steps=self.taken)
         budget = ledger.budget
         return compose_epsilon(
-            [*found, taken], budget.delta, scale=budget.epsilon
+            [*found, self._so_far()], budget.delta, scale=budget.epsilon
+        )
+
+    def _so_far(self):
+        """The mechanism of the steps that were taken."""
+        mechanism, correlated = self._mechanism, self._correlated
+        if correlated is None:
+            return dataclasses.replace(mechanism, steps=self.taken)
+        part = dataclasses.replace(correlated, steps=self.taken).sensitivity
+        part /= correlated.sensitivity
+        return dataclasses.replace(
+            mechanism,
+            sensitivity=mechanism.sensitivity * part,
+            noise_multiplier=mechanism.noise_multiplier / part,
         )
 
     # A step --------------------------------------------------------------

@@ -371,3 +371,36 @@ def test_the_statement_says_how_records_are_taken():
     plan = functools.partial(budget.plan, network(), N, batch_size=6, epochs=2)
     text = plan(participation=fm.Participation(bands=3))
     assert "noise correlated over 3 step(s)" in text and "8 step(s)" in text
+
+
+@pytest.mark.once
+def test_what_is_shown_of_the_steps_so_far():
+    """All steps cost what the ledger says. Records of zeros have no gradient:
+    the noisy mean is as long as the noise in it is expected to be, within
+    six standard deviations of the mean of 8 lengths of 10,000 numbers."""
+    private, seen = network(), []
+    budget = fm.callbacks.PrivateModel(2.0, 1e-5)
+
+    def note(*arguments):
+        seen.append(private.step_numbers())
+
+    private.fit(
+        *nothing(24),
+        batch_size=3,
+        epochs=3,
+        verbose=0,
+        callbacks=[budget, keras.callbacks.LambdaCallback(on_epoch_end=note)],
+        participation=fm.Participation(bands=2),
+    )
+    epsilons = [
+        value
+        for _, numbers in seen
+        for name, value in numbers.items()
+        if "epsilon" in name
+    ]
+    assert [taken for taken, _ in seen] == [8, 16, 24]
+    assert epsilons == sorted(epsilons) and epsilons[0] < 1.5
+    assert epsilons[-1] == pytest.approx(budget.ledger.epsilon(), rel=1e-3)
+    last = seen[-1][1]
+    length, noise = (v for k, v in last.items() if "length" in k)
+    assert length == pytest.approx(noise, rel=6 / math.sqrt(2 * 8 * D * H))
