@@ -439,8 +439,8 @@ def chosen_for(trainer, clip, example, piece=None, expected=None):
     def made(way, ghosts=()):
         found = RecordMap(trainer, clip, way, ghosts)
         if way != "one":
-            # Dense layers use a weight once for a record: adding up sums of
-            # pieces takes a larger part of the time. Four hold most samples.
+            # Dense layers use a weight once for a record: products of a few
+            # records take longer. One piece holds most samples.
             dense = all(type(ghost.map) is DenseMap for ghost in ghosts)
             part = 0.9375 if dense and way == "together" else _PART
             some = max(_FEWEST, int((expected or _FEWEST) / part))
