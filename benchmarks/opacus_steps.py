@@ -1,5 +1,7 @@
 """Steps of Opacus on the networks of `record_alone.py`, written in PyTorch."""
 
+import itertools
+
 import torch
 from opacus import GradSampleModule
 from opacus.grad_sample.grad_sample_module_fast_gradient_clipping import (
@@ -164,6 +166,7 @@ def steps(method, name, batch):
     else:
         x = torch.randint(0, TOKENS, (n, LENGTH))
     y = torch.arange(n) % 10
+    batches = itertools.cycle(torch.randperm(n).split(batch))
 
     def begun():
         taken = private(_NETWORKS[name](), "ghost" in method, batch)
@@ -174,4 +177,8 @@ def steps(method, name, batch):
 
         return step, method
 
-    return lambda: base(x[:batch], y[:batch]), begun
+    def plain_step():
+        rows = next(batches)
+        base(x[rows], y[rows])
+
+    return plain_step, begun

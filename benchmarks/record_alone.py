@@ -8,13 +8,16 @@ In an environment with Opacus the last command measures it, too, on the same
 networks written in PyTorch, over plain steps of these; with jax-privacy the
 second one measures that on the same Keras network. Every row is a process of
 its own. Steps are whole, as those of `fit`: the sample is drawn, padded and
-taken to the device; noise and optimizer are included. Seconds are of all
+taken to the device; noise and optimizer are included. A plain step takes its
+rows from a shuffled order, as a plain `fit` does. Seconds are of all
 processors (one thread is asked for), medians of steps taken in turn with plain
 ones; compiling is given apart. Memory: what the process needed at most beyond
 plain steps.
 """
 
+import importlib
 import importlib.util
+import itertools
 import json
 import os
 import resource
@@ -92,6 +95,8 @@ def measure(method, name):
 
     build, batch = _NETWORKS[name]
     start = _OTHERS.get(method.partition(";")[0], keras_steps)
+    for package in (_PACKAGES[method], *_LOADED):
+        importlib.import_module(package)
     plain_step, begun = start(method, name, build, batch)
     clock = Clock()
     for _ in range(3):
@@ -121,14 +126,23 @@ def measure(method, name):
 def keras_steps(method, name, build, batch):
     """A plain step, and what makes a private one and says its way."""
     import keras
+    import numpy as np
 
     keras.utils.set_random_seed(0)
     plain, network = build(), build()
     x, y = records(plain, round(batch / _RATE))
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     plain.compile(keras.optimizers.SGD(0.1), loss)
+    # As `fit` does: rows in a shuffled order.
+    shuffled = np.random.default_rng(2).permutation(len(x))
+    batches = itertools.cycle(np.split(shuffled, round(1 / _RATE)))
+
+    def plain_step():
+        rows = next(batches)
+        plain.train_on_batch(x[rows], y[rows])
+
     return (
-        lambda: plain.train_on_batch(x[:batch], y[:batch]),
+        plain_step,
         lambda: _STEPS[method](network, loss, x, y, batch),
     )
 
@@ -246,6 +260,11 @@ _PACKAGES = {
     "Opacus": "opacus",
     "Opacus; ghost clipping": "opacus",
 }
+# What a fit of keras_fm loads, in every process: no memory of a step.
+_LOADED = (
+    "keras_fm.per_example.private_network",
+    "dp_accounting.pld.privacy_loss_distribution",
+)
 _OF_BACKEND = {
     "tensorflow": [
         "keras_fm",

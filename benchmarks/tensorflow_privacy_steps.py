@@ -1,6 +1,7 @@
 """Steps of tensorflow-privacy on the networks of `record_alone.py`, built of
 the layers of tf-keras, which it needs."""
 
+import itertools
 import os
 import sys
 
@@ -41,6 +42,11 @@ def steps(method, name, batch, records):
     plain = _compiled(build(), "sum_over_batch_size")
     x, y = records(plain, 8 * batch)
     rng = np.random.default_rng(1)
+    batches = itertools.cycle(np.split(rng.permutation(len(x)), 8))
+
+    def plain_step():
+        rows = next(batches)
+        plain.train_on_batch(x[rows], y[rows])
 
     def begun():
         # Ghost clipping takes a loss that is a mean, the other form none.
@@ -64,4 +70,4 @@ def steps(method, name, batch, records):
 
         return step, method
 
-    return lambda: plain.train_on_batch(x[:batch], y[:batch]), begun
+    return plain_step, begun

@@ -52,9 +52,16 @@ def without(tree, kept):
         rows = ops.reshape(kept, (-1,) + (1,) * (len(values.shape) - 1))
         return ops.where(rows, values, ops.zeros((), values.dtype))
 
-    found = ops.cond(
-        ops.all(kept), lambda: flat, lambda: [chosen(v) for v in flat]
-    )
+    if keras.backend.backend() == "jax":
+        # XLA copies what a branch gives, but not what a loop does not run for.
+        often = ops.cast(ops.logical_not(ops.all(kept)), "int32")
+        found = ops.fori_loop(
+            0, often, lambda _, flat: [chosen(v) for v in flat], flat
+        )
+    else:
+        found = ops.cond(
+            ops.all(kept), lambda: flat, lambda: [chosen(v) for v in flat]
+        )
     return keras.tree.pack_sequence_as(tree, found)
 
 

@@ -88,7 +88,8 @@ class PoissonSamples(keras.utils.PyDataset):
     def _batch(self, given, joined, keys, rng):
         """Those of the given records, padded, with the keys of a step."""
         size = self._rows
-        rows, factors = joined, np.ones(len(joined), "float32")
+        rows, places = joined, np.arange(len(joined))
+        factors = np.ones(len(joined), "float32")
         if given.owners is not None:
             rows, shares, factors = given.owners.drawn(
                 joined, given.weights, rng
@@ -96,27 +97,32 @@ class PoissonSamples(keras.utils.PyDataset):
         elif given.weights is not None:
             factors = given.weights[joined]
 
-        def padded(values):
-            shape = (size, *values.shape[1:])
+        def padded(values, rows):
+            shape = (size, *rows.shape[1:], *values.shape[1:])
             if is_text(values):
                 batch = np.full(shape, "", values.dtype)
             else:
                 batch = _zeros(shape, values.dtype)
-            batch[: len(values)] = values
+            # Rows are there: with "raise" they would be copied once more.
+            found = batch[: len(rows)]
+            np.take(values, rows, axis=0, out=found, mode="clip")
             return batch
 
         def taken(tree):
-            return keras.tree.map_structure(lambda v: padded(v[rows]), tree)
+            return keras.tree.map_structure(lambda v: padded(v, rows), tree)
 
         records = taken(given.x)
         if given.owners is not None:
-            records = (records, padded(shares))
+            records = (records, padded(shares, places))
         x = {
             RECORDS: records,
             KEYS: keys.astype(self._key_dtype),
-            FACTORS: padded(factors),
+            FACTORS: padded(factors, places),
         }
         batch = (x,) if given.y is None else (x, taken(given.y))
+        if keras.backend.backend() == "torch":
+            # Keras would copy arrays.
+            batch = keras.tree.map_structure(_shared, batch)
         if keras.backend.backend() == "tensorflow":
             # Its data sets know no lists, and text of tensors alone.
             batch = keras.tree.map_structure(
@@ -204,3 +210,10 @@ def _zeros(shape, dtype):
     held = np.zeros(size + 64, "uint8")
     start = -held.ctypes.data % 64
     return held[start : start + size].view(dtype).reshape(shape)
+
+
+def _shared(array):
+    """A tensor of PyTorch in the memory of an array, where it knows such."""
+    import torch
+
+    return torch.from_numpy(array) if array.dtype.kind in "fi" else array

@@ -9,6 +9,7 @@ obligations are proven in docs/proofs/record_alone.md.
 import contextlib
 import functools
 import math
+import operator
 
 import keras
 import numpy as np
@@ -276,7 +277,7 @@ class RecordMap:
                 lambda v: _rows(v, start, size), records
             )
             more = self._piece(direct, rest, *part)
-            return [a + b for a, b in zip(sums, more)]
+            return list(map(operator.iadd, sums, more))
 
         pieces = ops.cast((count + piece - 1) // piece, "int32")
         return ops.fori_loop(ops.zeros((), "int32"), pieces, add, sums)
@@ -438,10 +439,10 @@ def chosen_for(trainer, clip, example, piece=None, expected=None):
     def made(way, ghosts=()):
         found = RecordMap(trainer, clip, way, ghosts)
         if way != "one":
-            # Dense layers use a weight once for a record: adding up sums of
-            # pieces takes a larger part of the time. Four hold most samples.
+            # Dense layers use a weight once for a record: products of a few
+            # records take longer. One piece holds most samples.
             dense = all(type(ghost.map) is DenseMap for ghost in ghosts)
-            part = 3.75 if dense and way == "together" else _PART
+            part = 0.9375 if dense and way == "together" else _PART
             some = max(_FEWEST, int((expected or _FEWEST) / part))
             if not found.cuts:
                 found.piece = min(found.piece, some)

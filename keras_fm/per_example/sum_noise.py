@@ -90,12 +90,14 @@ def _normal(size, keys, dtype):
             (2, half), keys[0, 0], dtype=dtype, alg="philox"
         )
     else:
+        import torch
+
         # PyTorch's generator reduces a seed to 32 bits, which can be searched
         # through: NumPy's takes the words of several rows.
         words = ops.convert_to_numpy(keys)[:4, 0].ravel().tolist()
         seed = np.random.SeedSequence(words)
         rng = np.random.Generator(np.random.Philox(seed))
-        flat = ops.convert_to_tensor(rng.random((2, half), dtype))
+        flat = torch.from_numpy(rng.random((2, half), dtype)).to(keys.device)
     # By Box and Muller, as TensorFlow's own normal numbers, which take twice as
     # long as this, and so do NumPy's.
     radius, angle = ops.sqrt(-2 * ops.log(1 - flat[0])), 2 * np.pi * flat[1]
