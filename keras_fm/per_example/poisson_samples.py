@@ -109,7 +109,9 @@ class PoissonSamples(keras.utils.PyDataset):
             return batch
 
         def taken(tree):
-            return keras.tree.map_structure(lambda v: padded(v, rows), tree)
+            return keras.tree.map_structure(
+                lambda v: _shared(padded(v, rows)), tree
+            )
 
         records = taken(given.x)
         if given.owners is not None:
@@ -120,9 +122,6 @@ class PoissonSamples(keras.utils.PyDataset):
             FACTORS: padded(factors, places),
         }
         batch = (x,) if given.y is None else (x, taken(given.y))
-        if keras.backend.backend() == "torch":
-            # Keras would copy arrays.
-            batch = keras.tree.map_structure(_shared, batch)
         if keras.backend.backend() == "tensorflow":
             # Its data sets know no lists, and text of tensors alone.
             batch = keras.tree.map_structure(
@@ -213,7 +212,9 @@ def _zeros(shape, dtype):
 
 
 def _shared(array):
-    """A tensor of PyTorch in the memory of an array, where it knows such."""
+    """On PyTorch a tensor in the memory of an array: Keras would copy it."""
+    if keras.backend.backend() != "torch" or array.dtype.kind not in "fi":
+        return array
     import torch
 
-    return torch.from_numpy(array) if array.dtype.kind in "fi" else array
+    return torch.from_numpy(array)
