@@ -28,16 +28,15 @@ def named_tests(path):
 
 
 def missing(shown):
-    """What a cell names in code that is neither a test nor a command."""
+    """What a cell names in code that is neither a test nor an experiment."""
     words = re.findall("`([^`]+)`", shown)
     assert words and re.sub("`[^`]+`|[, ]", "", shown) == "", shown
     for word in words:
-        if word.startswith("keras-fm reproduce "):
-            reproductions.find(word.split()[2:])
-        else:
-            path, _, name = word.partition("::")
-            if name not in named_tests(path):
-                yield word
+        path, is_test, name = word.partition("::")
+        if not is_test:
+            reproductions.find([word])
+        elif name not in named_tests(path):
+            yield word
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
@@ -50,7 +49,8 @@ def test_a_row_says_how_and_names_what_shows_it(row):
 
 def test_every_paper_and_every_experiment_has_rows():
     assert len(re.findall("^## ", PAGE, re.M)) == len(facts.papers())
-    named = re.findall(r"keras-fm reproduce ([^`\n]+)`", PAGE)
+    cells = " ".join(row[2] for row in ROWS)
+    named = [w for w in re.findall("`([^`]+)`", cells) if "::" not in w]
     shown = {e.name for e in reproductions.find(named)}
     assert shown == {e.name for e in reproductions.EXPERIMENTS}
 
@@ -58,4 +58,4 @@ def test_every_paper_and_every_experiment_has_rows():
 def test_what_does_not_exist_is_found():
     assert list(missing("`papers/test_claims.py::test_of_nothing`"))
     with pytest.raises(reproductions.UnknownExperimentError):
-        list(missing("`keras-fm reproduce adlm:figure-99`"))
+        list(missing("`adlm:figure-99`"))
