@@ -251,7 +251,10 @@ def _pcdbn_network(task, **kwargs):
 
 def _pcdbn_published(task, seed, training):
     # Strides stand for pooling, as in the authors' code.
-    model = _pcdbn_network(task, guarantee="published", strides=2, pooling=1)
+    # Padded, so that small images have a second layer.
+    model = _pcdbn_network(
+        task, guarantee="published", strides=2, pooling=1, padding="same"
+    )
     pretraining = training.but(pretraining_epochs=2, pretraining_rate=1e-3)
     return pcdbn.published(pretraining, model, (task.images, task.y))
 
