@@ -306,11 +306,14 @@ def test_releases_agree_between_backends():
 
 
 def deltas_by_hand(m, form):
-    """Lemma 2 of both RBMs, and M (b + b^2 / 4) of the output layer."""
+    """Lemma 2 of both RBMs, and M (b + b^2 / 4) of the output layer. The
+    paper's layers do not pad: of 6 x 6 pixels 3 x 3 leave 4 x 4 places."""
+    positions, inputs = (36, 9), (36, 45)
+    if form == "paper":
+        positions, inputs = (16, 1), (36, 20)
     found = []
-    for positions, patch, inputs, layer in (
-        (36, 9, 36, m.rbms[0]),
-        (9, 20, 45, m.rbms[1]),
+    for positions, patch, inputs, layer in zip(
+        positions, (9, 20), inputs, m.rbms
     ):
         if form == "code":
             found.append(2.0 * (positions + inputs))
