@@ -83,9 +83,9 @@ def _of_owner(key, batch):
     kind = np.asarray(key).dtype.kind
     if kind not in "biuU" or np.ndim(key):
         raise ValueError(
-            "The key of a batch of a grouped query is its owner, a whole "
-            "number or text, none missing: where two people have one, or a "
-            "person has two, a person's influence is not bounded. Received: "
+            "The key of a batch of a grouped query must be its owner: a whole "
+            "number or text. If owners share an id, or have several, one "
+            "person's influence is not bounded. Received: "
             f"{type(key).__name__}"
         )
     return key if kind == "U" else str(int(key)), batch

@@ -106,10 +106,10 @@ def predicted(call, x):
         failed = type(e).__name__
     # Outside of `except`, which would keep the first error as its cause.
     raise ValueError(
-        f"The layers fail on a record ({failed}): a number is perhaps not an "
-        "index of an `Embedding`, or a category not in the vocabulary of a "
-        "lookup (give it `num_oov_indices=1`). What the backend says "
-        "may show the record and is left out; try `model.predict` on records "
+        f"The layers fail on a record ({failed}). Perhaps a number is not an "
+        "index of an `Embedding`, or the vocabulary of a lookup lacks a "
+        "category (give it `num_oov_indices=1`). The backend's message is left "
+        "out, because it may show the record: try `model.predict` on records "
         "of your own."
     )
 
@@ -179,9 +179,9 @@ def _checked(model, tensor, array, name):
     is_text = array.dtype.kind == "O"
     if is_text and not all(isinstance(v, (str, bytes)) for v in array.flat):
         raise ValueError(
-            f"Records{of} must hold text in every entry; write what is "
-            'missing as text: `column.fillna("").astype(str)`. Received '
-            "others, too; nothing was spent."
+            f"Records{of} must hold text in every entry, and at least one "
+            "entry is not text. Write missing values as text: "
+            '`column.fillna("").astype(str)`. Nothing was spent.'
         )
     if array.dtype.kind == "f" and not _are_values(model, tensor, array):
         raise ValueError(

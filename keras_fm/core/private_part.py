@@ -73,11 +73,10 @@ class PrivatePart:
         """
         raise ValueError(
             f"{type(self).__name__} '{self.name}' has no proof for "
-            'neighbours="replace_label", which protects labels alone and '
-            "takes features for public: that is proved for a PrivateDense "
-            "without `rounds` on public features. Write "
-            'neighbours="replace_one", which protects labels with everything '
-            "else of a record."
+            'neighbours="replace_label", under which labels are secret and '
+            "features are public. Only a PrivateDense without `rounds` on "
+            'public features has one. Write neighbours="replace_one", which '
+            "protects the whole record with its label."
         )
 
     # What it may be in ---------------------------------------------------
@@ -431,7 +430,7 @@ class ReleasedLayer(PrivatePart, HiddenStateLayer):
         if ledger is not None and self.unprotected:
             raise ValueError(
                 f"Layer '{self.name}' was built with `unprotected=True`, and "
-                "the file holds a release. Load it into a model without."
+                "the file holds a release. Build it without, then load."
             )
         of_own = ledger is not None and self.owner() is None
         if of_own and "digest" in store.keys():

@@ -27,11 +27,9 @@ def sentence(epsilon, delta, neighbours, unit="record"):
     if not math.isfinite(epsilon):
         checks.refuse("epsilon", epsilon, "finite")
     change = {
-        Neighbours.ADD_REMOVE: f"Whether any one {unit} was used for training "
-        "or left out",
-        Neighbours.REPLACE_ONE: f"Whether training used any one {unit} or "
-        "another in its place",
-        Neighbours.REPLACE_LABEL: f"Whichever label any one {unit} had",
+        Neighbours.ADD_REMOVE: f"Adding or removing any one {unit}",
+        Neighbours.REPLACE_ONE: f"Replacing any one {unit} by another",
+        Neighbours.REPLACE_LABEL: f"Changing the label of any one {unit}",
     }[Neighbours.of(neighbours)]
     also = ""
     if delta:
@@ -44,7 +42,6 @@ def sentence(epsilon, delta, neighbours, unit="record"):
     elif epsilon > 700:
         times = f"10^{math.ceil(epsilon / math.log(10)):,}"
     return (
-        f"{change}: nobody who sees what was released can find anything that "
-        f"is more than {times} times as probable in one case as in the "
-        f"other{also}."
+        f"{change} makes no released result, and nothing computed from it, "
+        f"more than {times} times as probable{also}."
     )

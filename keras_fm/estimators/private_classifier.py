@@ -168,9 +168,9 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
         given = self.classes
         if given is None or isinstance(given, str) or np.ndim(given) != 1:
             raise ValueError(
-                "`classes` must hold all labels that there may be, public "
-                f'constants, or be "{OBSERVED}", which declares that the '
-                "labels that occur in y are no secret. Received: "
+                "`classes` must hold all labels that are possible, as public "
+                f'constants. Or pass "{OBSERVED}", which declares that it is '
+                "public which labels occur in y. Received: "
                 f"classes={given!r}"
             )
         try:
@@ -191,7 +191,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
         labels, given = found.tolist(), self.class_weight
         if not set(given) <= set(labels):
             raise ValueError(
-                f"`class_weight` must be of labels among {labels}. "
+                f"`class_weight` must name labels of `classes`, {labels}. "
                 f"Received: class_weight={given!r}"
             )
         return [given.get(label, 1.0) for label in labels]
@@ -245,20 +245,19 @@ def _numbered(y, classes):
         pass
     if found is not None and columns.has_large(found):
         raise ValueError(
-            "Classes must be text where they are whole numbers of 2^53 or "
-            "more, which one label with a fraction rounds for all "
+            "Classes that are whole numbers of 2^53 or more must be text, "
+            "because one label with a fraction would round those of all "
             "records: `.astype(str)`."
         )
     if found is not None and len(found) < 2:
         raise ValueError(
-            "A classifier needs at least two classes, and there is one "
-            "class only."
+            "A classifier needs at least two classes. Received only one class."
         )
     if not inside:
         wanted = (
-            "of `classes`. At least one is none of them. An estimator around "
-            "this one may hand over other labels: one class against the rest "
-            "as 0 and 1, `classes=[0, 1]`, those that occur as 0, 1, 2, ..., "
+            "of `classes`. At least one is not. An estimator around this one "
+            "may pass labels of its own. For 0 and 1 (one class against the "
+            "rest) write `classes=[0, 1]`; for numbers of the classes write "
             "`classes=[0, 1, 2]`"
         )
         if classes is None:

@@ -361,11 +361,11 @@ _SHOWING = {
     "docs/tutorials/tables.md.",
     # Shows none, but advises an imputer, which no ledger would see.
     "does not accept missing values": "Input X contains NaN. Say what is "
-    "public of each column, `columns={name: (low, high) or a list of words}`, "
-    "where what is missing is zeros, or, without `bounds`, let "
+    "public of each column, `columns={name: (low, high) or a list of words}`: "
+    "missing values then become zeros. Or leave out `bounds`, and "
     '`features=PrivateNormalization(bounds, missing="mean")` '
-    "fill it in under the ledger. An imputer that learns from the records is "
-    "in no ledger; see docs/tutorials/tables.md.",
+    "fills them in under the ledger. No ledger records an imputer that learns "
+    "from the records; see docs/tutorials/tables.md.",
     "Complex data not supported": "Complex data not supported: `X` and `y` "
     "must hold real numbers.",
     "Reshape your data": "Expected 2D array: `X` must have shape (n, d). "

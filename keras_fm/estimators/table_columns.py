@@ -116,15 +116,15 @@ def _checked(name, given):
     if isinstance(given, list) and given and _are_different(given):
         if any(map(_is_large, given)):
             raise ValueError(
-                f"Column {name!r} must be a list of text where words are whole "
-                "numbers of 2^53 or more, which one fraction in another column "
-                "of a table rounds for all records: `.astype(str)`. "
+                f"Column {name!r} must list text, because one fraction in "
+                "another column would round whole numbers of 2^53 or more for "
+                "all records: `.astype(str)`. "
                 f"Received: {given!r}"
             )
         if any(map(_is_missing, given)):
             raise ValueError(
-                f"Column {name!r} must have words that are not missing values, "
-                'which are zeros. Give gaps a word, `column.fillna("none")`. '
+                f"Column {name!r} must list words, and none of them missing: "
+                'gaps become zeros. Give them a word, `column.fillna("none")`. '
                 f"Received: {given!r}"
             )
         return given
@@ -134,8 +134,8 @@ def _checked(name, given):
         except (TypeError, ValueError, OverflowError):
             pass
     raise ValueError(
-        f"Column {name!r} must be a tuple of increasing numbers, (low, high) "
-        "or more of them, or a list of words, each once, all of them public. "
+        f"Column {name!r} must be a tuple of two or more increasing numbers, "
+        "such as (low, high), or a list of different words, all public. "
         f"Received: {given!r}"
     )
 

@@ -41,8 +41,8 @@ def load(path):
     """
     if not os.path.isfile(path):
         raise ValueError(
-            "`columns` must be a dict, or the path of a file that `keras-fm "
-            f"schema` began. There is no file {os.fspath(path)!r}"
+            "`columns` must be a dict, or the path of a file as `keras-fm "
+            f"schema` writes it. There is no file {os.fspath(path)!r}"
         )
     columns, classes = {}, {}
     for name, told in settings_file.load(path).items():

@@ -421,8 +421,9 @@ class Evaluation(Release):
         checks.either("of", of, intervals.OF)
         if of == "population" and self._query.in_sample:
             raise ValueError(
-                "The model was trained on these rows (in sample): they say "
-                'nothing of others. Received: of="population"'
+                "The model was trained on these rows (in sample), so they say "
+                'nothing about others: pass `of="records"`. Received: '
+                'of="population"'
             )
 
     def reliability(self, *, of="records", level=0.95):

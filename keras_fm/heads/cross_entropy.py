@@ -69,8 +69,8 @@ class CrossEntropyQuery(QuadraticObjective, QuadraticQuery):
         class_weights.check_field(self)
         if self.class_weights and self.public_features:
             raise ValueError(
-                "`class_weights` are of labels, and A would be, too: "
-                "`public_features=True` takes it for public."
+                "`class_weights` depend on labels, so A would, too, but "
+                "`public_features=True` takes A as public. Leave out one."
             )
 
     @property

@@ -295,8 +295,8 @@ class PrivateDense(ReleasedLayer):
         if self.class_weight is not None:
             raise ValueError(
                 f"`class_weight` of layer '{self.name}' weighs features by "
-                'labels, which neighbours="replace_label" keeps secret alone. '
-                'Leave it out; or write neighbours="replace_one".'
+                'labels, which are secret under neighbours="replace_label". '
+                'Leave it out, or write neighbours="replace_one".'
             )
         if self.rounds is None:
             return

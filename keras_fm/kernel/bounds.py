@@ -213,10 +213,10 @@ def class_indices(y, n, classes, columns=None):
     if y.ndim == 2 and y.shape[1] == columns:
         if not np.all((y == 0) | (y == 1)) or not np.all(y.sum(axis=1) == 1):
             raise ValueError(
-                "Labels of shape (records, classes) must be one-hot. Several "
-                "labels of a record need a loss of each: build the private "
-                'layer with `loss="binary_cross_entropy"`, a network of noisy '
-                'steps with `loss="binary_crossentropy"`.'
+                "Labels of shape (records, classes) must be one-hot. For "
+                "several labels of a record build the private layer with "
+                '`loss="binary_cross_entropy"`, or a network of noisy steps '
+                'with `loss="binary_crossentropy"`.'
             )
         return y.argmax(axis=1)
     if y.ndim != 1:

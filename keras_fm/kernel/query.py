@@ -272,8 +272,8 @@ class QuadraticQuery(OwnedSumQuery):
             return
         if not self.targets_are_labels:
             raise ValueError(
-                f"A {type(self).__name__} has no labels: its targets are of "
-                "the features, which `public_features=True` takes for public."
+                f"A {type(self).__name__} has no labels: it targets features, "
+                "which `public_features=True` takes as public. Leave it out."
             )
         if self.grouped or self.reach:
             raise ValueError(

@@ -244,8 +244,8 @@ def _of_one_length(data, batches):
         if several and (unknown or len(forms) > 1):
             raise ValueError(
                 "Records must have one length in all batches, and a dataset "
-                "must say which: padded to the longest of a batch, one record "
-                "more changes what others are. Pad to a public length, "
+                "must say which. If rows are padded to the longest of a batch, "
+                "one more record changes others. Pad to a public length, "
                 "`padded_batch(size, padded_shapes=...)` or `x.to_tensor(shape="
                 "(None, length))`, or give batches of one record."
             )
@@ -267,10 +267,10 @@ def _check_loader(loader):
     drawn = getattr(sampler, "num_samples", count)
     if getattr(sampler, "replacement", False) or drawn != count:
         raise ValueError(
-            "The DataLoader draws its records with replacement, or another "
-            "number of them than there are, so that one may come any number "
-            "of times. Build it with `shuffle=True` in the place of the "
-            f"sampler. Received: {type(sampler).__name__}"
+            "The DataLoader draws its records with replacement, or not as "
+            "many as there are, so one record may come several times. Build "
+            "it with `shuffle=True` instead of a sampler. Received: "
+            f"{type(sampler).__name__}"
         )
     if getattr(loader.batch_sampler, "drop_last", False):
         raise ValueError(

@@ -93,9 +93,9 @@ def check_functional(model):
         )
     if len(outputs) != 1:
         raise ValueError(
-            "The model must have one output: several labels are the units of "
-            "one private layer, other tasks models of their own, with one "
-            f"ledger. Received: {len(outputs)} outputs"
+            "The model must have one output. For several labels give the "
+            "private layer a unit for each; for several tasks build a model "
+            f"for each, with one ledger. Received: {len(outputs)} outputs"
         )
 
 

@@ -119,7 +119,7 @@ class SavedStatement:
             if one["facts"] != statement_facts.of(ledger):
                 self.differs.append(
                     f"what ledger {number} takes for granted: the statement "
-                    "says other than its entries"
+                    "and its entries differ"
                 )
 
     def differences(self, model):

@@ -12,15 +12,14 @@ from keras_fm.kernel.ledger.statement import rounded_up
 
 def test_a_sentence_says_factor_chance_and_relation():
     found = promise.sentence(2.0, 1e-5, "add_remove")
-    assert found.startswith("Whether any one record was used for training or")
+    assert found.startswith("Adding or removing any one record makes")
     assert "more than 7.39 times as probable" in found
     assert found.endswith("a probability of at most 1 in 100,000.")
     pure = promise.sentence(0.5, 0.0, Neighbours.REPLACE_ONE, unit="user")
-    assert pure.endswith("1.65 times as probable in one case as in the other.")
-    assert "any one user or another in its place" in pure
-    assert "label any one record had" in promise.sentence(
-        1.0, 0.0, "replace_label"
-    )
+    assert pure.endswith("more than 1.65 times as probable.")
+    assert pure.startswith("Replacing any one user by another")
+    label = promise.sentence(1.0, 0.0, "replace_label")
+    assert label.startswith("Changing the label of any one record")
 
 
 def test_nothing_is_promised_without_a_proof():

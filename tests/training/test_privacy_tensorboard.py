@@ -91,7 +91,7 @@ def test_a_proven_fit(data, tmp_path):
     assert not [tag for tag in found if tag.startswith("privacy/epsilon")]
     budget = found["privacy/budget"][0][1].ravel()[0].decode()
     assert "| budget | 2 |" in budget and "| spent, proven | " in budget
-    assert "| left | " in budget and "Whether any one record" in budget
+    assert "| left | " in budget and "removing any one record" in budget
     statement = b"".join(np.ravel(found["privacy/statement"][0][1]))
     # Every word is there, in lines that no card cuts off.
     assert statement.split() == private.report().encode().split()

@@ -234,9 +234,9 @@ class Ledger:
                 *lines,
                 "If a run ended between a charge and its release (a crash), "
                 "that release is lost and stays paid for: load the model or "
-                "the backup that carries it, if one was saved. More can only "
-                "be spent by deciding on a larger budget, in a new ledger "
-                "that adds to this one.",
+                "the backup that carries it, if one was saved. To spend more, "
+                "you must decide on a larger budget: begin a new ledger, whose "
+                "budget adds to this one.",
             ]
         )
 

@@ -66,9 +66,9 @@ class LockedFile:
                 while not _try_lock(handle):
                     if time.monotonic() > deadline:
                         raise TimeoutError(
-                            f"Another process holds the lock of {self.path!r} "
-                            f"for {patience:g} seconds. If it hangs, end it: "
-                            "its lock ends with it."
+                            "Another process has held the lock of "
+                            f"{self.path!r} for {patience:g} seconds. If that "
+                            "process hangs, end it: its lock ends with it."
                         )
                     time.sleep(_PAUSE)
                 # Who waited may have been given the lock of a file that was

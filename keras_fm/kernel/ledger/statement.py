@@ -72,7 +72,7 @@ def text(ledger):
             "(`reproducible_noise`); use it for tests and studies only"
         )
     if not entries:
-        lines.append("reads:      none; no private record was read")
+        lines.append("releases:   none; no private record was used")
     for number, e in enumerate(entries, start=1):
         lines += [
             f"[{number}] {e.when}  {e.name}: {e.guarantee}",

@@ -222,10 +222,10 @@ def check_small(array, name):
     fraction makes floats of all, and rounds those of other records."""
     if has_large(array):
         raise ValueError(
-            f"`{name}` is a list or table with numbers of 2^53 or more, all "
-            "of which one record with a fraction would round. Pass an array "
-            'of a type, `np.array(x, "int64")`; of a table each column as an '
-            'input of its own, `{k: table[k].to_numpy("int64") for k in '
+            f"`{name}` is a list or table with numbers of 2^53 or more, and "
+            "one record with a fraction would round all of them. Pass an array "
+            'of a type, `np.array(x, "int64")`, or each column of a table as '
+            'an input of its own, `{k: table[k].to_numpy("int64") for k in '
             "table}`."
         )
 

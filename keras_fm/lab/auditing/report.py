@@ -21,12 +21,12 @@ _MEANING = {
     ),
     NOT_REFUTED: (
         "This attack found no contradiction, and it finds one without "
-        "privacy. That is no proof: a stronger attack may."
+        "privacy. This proves nothing: a stronger attack may find one."
     ),
     NO_POWER: (
-        "The same attack shows no more than the stated epsilon of a training "
-        "without any privacy, so it says nothing. Train longer, take a "
-        "larger network or more canaries."
+        "Against a training without any privacy this attack shows no more "
+        "than the stated epsilon either, so it says nothing. Train longer, or "
+        "take a larger network or more canaries."
     ),
 }
 

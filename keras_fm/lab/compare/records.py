@@ -45,8 +45,8 @@ def load(spec):
     loaded = datasets.load(spec.dataset)
     if not isinstance(loaded, tuple):
         raise ValueError(
-            f"{spec.dataset!r} is no data set of images. Behaviour prediction "
-            "is compared by `keras-fm reproduce`; see docs/dpa.md."
+            f"{spec.dataset!r} is not a data set of images. `keras-fm "
+            "reproduce` compares behaviour prediction; see docs/dpa.md."
         )
     return of_arrays(*loaded)
 
@@ -118,7 +118,7 @@ def _labels(ys, classes):
     if len(known) > len({*known}) or min(y.min() for y in found) < 0:
         raise ValueError(
             "`y` must hold labels of `classes`, each of which is named once. "
-            "At least one is none of them."
+            "At least one is not."
         )
     if len(known) > max(100, len(ys[0]) // 5):
         raise ValueError(

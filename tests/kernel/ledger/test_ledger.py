@@ -275,7 +275,7 @@ def test_a_lock_that_is_held_for_long(tmp_path, monkeypatch):
     ledger = begin(tmp_path / "privacy.json")
     monkeypatch.setattr(locked_file, "_PATIENCE", 0.05)
     with locked_file.LockedFile(ledger.path).lock():
-        with pytest.raises(TimeoutError, match="Another process holds"):
+        with pytest.raises(TimeoutError, match="Another process has held"):
             ledger.charge([entry()])
     ledger.charge([entry()])
 

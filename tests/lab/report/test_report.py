@@ -175,7 +175,7 @@ def test_a_comparison(tmp_path):
     (every,) = run.tables_after
     assert texts(every, "ε proven")[:4] == [*["no valid proof"] * 3, "0.9999"]
     assert run.caveats[0].startswith("A proven epsilon of ")
-    assert "Whether any one record was used" in run.caveats[0]
+    assert "Adding or removing any one record" in run.caveats[0]
     assert any("not charged" in caveat for caveat in run.caveats)
     assert run.statements == (("proven 1", written_runs.STATEMENT),)
     assert run.command.startswith("keras-fm compare")
