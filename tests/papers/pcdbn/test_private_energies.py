@@ -308,13 +308,11 @@ def test_releases_agree_between_backends():
 def deltas_by_hand(m, form):
     """Lemma 2 of both RBMs, and M (b + b^2 / 4) of the output layer. The
     paper's layers do not pad: of 6 x 6 pixels 3 x 3 leave 4 x 4 places."""
-    positions, inputs = (36, 9), (36, 45)
+    places = [(36, 36), (9, 45)]
     if form == "paper":
-        positions, inputs = (16, 1), (36, 20)
+        places = [(16, 36), (1, 20)]
     found = []
-    for positions, patch, inputs, layer in zip(
-        positions, (9, 20), inputs, m.rbms
-    ):
+    for (positions, inputs), patch, layer in zip(places, (9, 20), m.rbms):
         if form == "code":
             found.append(2.0 * (positions + inputs))
             continue
