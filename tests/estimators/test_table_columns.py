@@ -203,8 +203,8 @@ def test_other_columns_of_a_data_frame_are_not_read():
         ({"columns": [("0", "100"), WORDS]}, "Column 0 must be"),
         ({"columns": [(0, 10**400), WORDS]}, "Column 0 must be"),
         ({"columns": [(0, 1), [["x"], ["y"]]]}, "Column 1 must be"),
-        ({"columns": [(0, 1), ["x", None]]}, "Column 1 .*none of them missing"),
-        ({"columns": [(0, 1), ["x", math.nan]]}, "Column 1 .*none of them missing"),
+        ({"columns": [(0, 1), ["x", None]]}, "Column 1 .*of them missing"),
+        ({"columns": [(0, 1), ["x", math.nan]]}, "Column 1 .*of them missing"),
         ({"bounds": (0, 1)}, "leave out `bounds`"),
     ],
 )
