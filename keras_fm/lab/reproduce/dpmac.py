@@ -86,13 +86,8 @@ _TABLE_2 = {
 _MEAN_PIXEL = 0.13
 
 
-def _noisy_moment(x, mechanism, ledger):
+def _noisy_moment(x, query, mechanism, ledger):
     """The second moment of records brought to unit length, once."""
-    size = x.shape[1]
-    query = SecondMomentQuery(num_features=size)
-    upper = np.triu_indices(size)
-    # The L2 norm of these entries is the Frobenius norm of the matrix.
-    scale = np.where(upper[0] == upper[1], 1.0, np.sqrt(2.0))
     entry = LedgerEntry(
         name="components",
         guarantee="proven",
@@ -103,20 +98,21 @@ def _noisy_moment(x, mechanism, ledger):
         noise=LATTICE,
     )
     ledger.check([entry])
-    unit = x / np.linalg.norm(x, axis=1, keepdims=True).clip(1e-6)
-    [exact] = summation.total(
-        (unit[rows].T.astype(float) @ unit[rows],)
-        for rows in summation.chunks(len(unit))
-    )
+
+    def moment(rows):
+        part = x[rows].astype("float64")
+        lengths = np.linalg.norm(part, axis=1, keepdims=True)
+        part /= np.maximum(lengths, 1e-6)
+        return (part.T @ part,)
+
+    exact = summation.total(map(moment, summation.chunks(len(x))))
     ledger.charge([entry])
     noisy = mechanism.perturb(
-        exact[upper] * scale,
+        query.pack(exact, "l2"),
         mechanisms.NoiseSource(),
         error=query.rounding_error("l2"),
     )
-    moment = np.zeros((size, size))
-    moment[upper] = noisy / scale
-    return np.triu(moment) + np.triu(moment, 1).T
+    return query.unpack(noisy, "l2")[0]
 
 
 def printed(job, context):
@@ -135,14 +131,16 @@ def printed(job, context):
     steps = sampling.plan(
         len(x), batch_size=lot, steps=epochs * batches, delta=_DELTA
     ).mechanism(noise[0])
+    moment = SecondMomentQuery(num_features=x.shape[1])
     components = mechanisms.GaussianMechanism(
-        sensitivity=1.0, noise_multiplier=noise[1]
+        sensitivity=moment.sensitivity("l2", neighbours="add_remove"),
+        noise_multiplier=noise[1],
     )
     # All that this noise costs, so that the fit draws no other.
     total = mechanisms.compose_epsilon([components, steps], _DELTA)
     ledger = Ledger(PrivacyBudget(total, _DELTA), neighbours="add_remove")
     x, x_test = x - _MEAN_PIXEL, x_test - _MEAN_PIXEL
-    _, vectors = np.linalg.eigh(_noisy_moment(x, components, ledger))
+    _, vectors = np.linalg.eigh(_noisy_moment(x, moment, components, ledger))
     top = vectors[:, : -1 - min(60, x.shape[1]) : -1].astype("float32")
     model = DPMAC(
         (top.shape[1],),
