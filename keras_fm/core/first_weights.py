@@ -8,8 +8,8 @@ from keras_fm.core.private_part import PrivatePart
 _NAMED = 4
 
 
-def line(model):
-    """`None`, or a line of a plan that names those layers.
+def noted(plan, model):
+    """The text of a plan, and a line that names those layers, if any.
 
     An initializer without a seed draws one when it is made, and the same
     numbers whenever it is called: in the process that built a layer this is
@@ -21,10 +21,10 @@ def line(model):
         if _is_random(layer)
     ]
     if not names:
-        return None
+        return plan
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return (
-        f"  note: frozen with the random weights they began with: "
+        f"{plan}\n  note: frozen with the random weights they began with: "
         f"{', '.join(names[:_NAMED])}{more}. Load pretrained weights, unless "
         "random features are what you want"
     )

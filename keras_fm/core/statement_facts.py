@@ -54,6 +54,22 @@ def of(ledger):
     return found
 
 
+def declared(notes):
+    """A caller's notes, a text or several, as a tuple.
+
+    Raises:
+        ValueError: if one is in words that stand for what is proven.
+    """
+    notes = (notes,) if isinstance(notes, str) else tuple(notes)
+    for note in notes:
+        if isinstance(note, str) and _SEEN_TO.fullmatch(note):
+            raise ValueError(
+                "`notes` are your declarations, and these words stand for "
+                f"what is proven. Word it otherwise. Received: {note!r}"
+            )
+    return notes
+
+
 def _subject(note):
     about = (name for start, name in _ABOUT if note.startswith(start))
     return next(about, "preprocessing")

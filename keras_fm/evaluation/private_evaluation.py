@@ -17,7 +17,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_fm.core import model_inputs
+from keras_fm.core import model_inputs, statement_facts
 from keras_fm.core.private_part import parts_of
 from keras_fm.core.record_alone import FeatureMap, runs_its_graph
 from keras_fm.evaluation.choice_query import Choice, ChoiceQuery
@@ -190,7 +190,7 @@ def private_evaluate(
         query,
         read,
         calibration.calibrate,
-        notes=(*facts, *_as_notes(notes)),
+        notes=(*facts, *statement_facts.declared(notes)),
         **paid,
     )
 
@@ -300,7 +300,7 @@ def private_choice(
         share=share,
         epsilon=epsilon,
         name=name,
-        notes=(*facts, *own, *_as_notes(notes)),
+        notes=(*facts, *own, *statement_facts.declared(notes)),
         seed=reproducible_noise,
     )
 
@@ -463,10 +463,6 @@ def _compared(query, outputs, y, logits, clip):
 
 def _bins(values, bins):
     return np.minimum((values * bins).astype(int), bins - 1)
-
-
-def _as_notes(notes):
-    return (notes,) if isinstance(notes, str) else tuple(notes)
 
 
 # The models -------------------------------------------------------------------

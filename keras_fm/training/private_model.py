@@ -13,6 +13,7 @@ from keras_fm.core import (
     fit_frame,
     model_inputs,
     sealed,
+    statement_facts,
 )
 from keras_fm.core.guarantee import Proven, Published, promise_of
 from keras_fm.core.private_part import PrivatePart, parts_of
@@ -131,7 +132,7 @@ class PrivateModel(keras.callbacks.Callback):
         self._own = ledger is None and self._ledger is not budget
         self.data = data
         self.guarantee = promise
-        self.notes = (notes,) if isinstance(notes, str) else tuple(notes)
+        self.notes = statement_facts.declared(notes)
         self.releases: dict[str, Any] = {}
         self.release = None
         self._parts: list[PrivatePart] = []
@@ -246,8 +247,7 @@ class PrivateModel(keras.callbacks.Callback):
                 class_weight,
                 participation,
             )
-            note = first_weights.line(model.model)
-            return f"{text}\n{note}" if note else text
+            return first_weights.noted(text, model.model)
         fit_contract.check_loss(model)
         plan = self._make_plan()
         self._check_before(plan)
@@ -271,8 +271,7 @@ class PrivateModel(keras.callbacks.Callback):
                 f"  together: epsilon = {together:.6g} by privacy loss "
                 "distributions"
             )
-        note = first_weights.line(model)
-        return "\n".join([*lines, *([note] if note else [])])
+        return first_weights.noted("\n".join(lines), model)
 
     def _make_plan(self, hidden=False):
         model = self.model

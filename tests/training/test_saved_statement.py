@@ -1,5 +1,6 @@
 """Statements as files: what belongs together, and what does not."""
 
+import functools
 import json
 
 import keras
@@ -8,7 +9,6 @@ import pytest
 
 import keras_fm as fm
 from keras_fm.core import statement_facts
-from keras_fm.lab import cli
 from keras_fm.training import saved_statement
 
 pytestmark = pytest.mark.once
@@ -38,12 +38,8 @@ def released(tmp_path_factory):
 
 
 @pytest.fixture
-def verify(capsys):
-    def run(*paths):
-        status = cli.main(["verify", *map(str, paths)])
-        return status, *capsys.readouterr()
-
-    return run
+def verify(command):
+    return functools.partial(command, "verify")
 
 
 def changed(folder, tmp_path, change):
@@ -144,6 +140,19 @@ def test_damaged_and_hostile_files(released, verify, tmp_path):
         status, out, err = verify(*paths)
         assert status == 2 and not out and words in err, paths
         assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "note",
+    [
+        "features: record by record as I think",
+        "weights of classes: released",
+        "the number of records n is not used",
+    ],
+)
+def test_no_note_is_worded_as_a_proof(note):
+    with pytest.raises(ValueError, match="your declarations"):
+        fm.callbacks.PrivateModel(1.0, 1e-5, notes=note)
 
 
 def test_nothing_else_is_written_over(released, tmp_path):
