@@ -52,9 +52,7 @@ class GivenRecords:
             x, y, sample_weight = together(
                 np.stack, map(keras.utils.unpack_x_y_sample_weight, items)
             )
-        elif isinstance(x, keras.utils.PyDataset) or hasattr(
-            x, "as_numpy_iterator"
-        ):
+        elif is_data_set(x):
             check_alone(y, sample_weight, x)
             x, y, sample_weight, size = _joined(batches_of(x))
             batch_size = batch_size or size
@@ -144,6 +142,13 @@ class GivenRecords:
         most = max([1.0, *class_weight.values()])
         found = (found / most).astype("float32")
         self.weights = found if self.weights is None else self.weights * found
+
+
+def is_data_set(x):
+    """Whether x is a data set of Keras or TensorFlow."""
+    return isinstance(x, keras.utils.PyDataset) or hasattr(
+        x, "as_numpy_iterator"
+    )
 
 
 def check_loader(loader):

@@ -13,8 +13,7 @@ from keras_fm.per_example import given_records
 def is_stream(x):
     """Whether x hands out batches, one after the other."""
     return (
-        isinstance(x, keras.utils.PyDataset)
-        or hasattr(x, "as_numpy_iterator")
+        given_records.is_data_set(x)
         or hasattr(x, "dataset")
         or hasattr(x, "__next__")
         or callable(x)
@@ -48,9 +47,7 @@ class GivenStream:
         self._classes, self._held, self._next, self._rest = classes, {}, 0, []
         self._check = lambda y: None
         count = None
-        if isinstance(x, keras.utils.PyDataset) or hasattr(
-            x, "as_numpy_iterator"
-        ):
+        if given_records.is_data_set(x):
             batches = given_records.batches_of(x)
             if hasattr(x, "cardinality"):
                 count = max(int(x.cardinality()), 0) or None

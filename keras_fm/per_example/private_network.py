@@ -764,6 +764,8 @@ class PrivateFit:
 
     def numbers(self):
         """Public numbers of the steps so far, by their names."""
+        if not self.taken:
+            return {}
         self.note_length()
         share = self.taken / self.steps
         found = {"privacy/steps taken of those paid for": share}
@@ -784,7 +786,7 @@ class PrivateFit:
     def _epsilon_so_far(self):
         """Of the ledger, had as many steps been planned as were taken."""
         ledger = self._callback.ledger
-        if not self.taken or not math.isfinite(ledger.epsilon()):
+        if not math.isfinite(ledger.epsilon()):
             return None
         found = [e.build_mechanism() for e in ledger.entries]
         found.remove(self._mechanism)
