@@ -237,6 +237,18 @@ def untraced(request):
 
 
 @pytest.fixture
+def command(capsys):
+    """Runs a command of `keras-fm`: its exit status, and what it printed."""
+    from keras_fm.lab import cli
+
+    def run(*args):
+        status = cli.main([*map(str, args)])
+        return status, *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
 def fixed_seed(monkeypatch):
     """A noisy layer takes its seed from the operating system."""
     monkeypatch.setattr(

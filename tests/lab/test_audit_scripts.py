@@ -1,5 +1,6 @@
 """`keras-fm audit --fit=...`: functions of a user's script."""
 
+import functools
 import json
 import pathlib
 import sys
@@ -54,13 +55,8 @@ def script(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def run(capsys):
-    def run(*args):
-        status = cli.main(["audit", "--noprogress", "--out=", *args])
-        captured = capsys.readouterr()
-        return status, captured.out, captured.err
-
-    return run
+def run(command):
+    return functools.partial(command, "audit", "--noprogress", "--out=")
 
 
 def given(script, fit="table", control="plain", data="data"):

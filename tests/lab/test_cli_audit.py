@@ -1,5 +1,6 @@
 """`keras-fm audit` from flags to report and files, on a tiny data set."""
 
+import functools
 import importlib.util
 import json
 
@@ -8,7 +9,6 @@ import numpy as np
 import pytest
 
 from keras_fm.lab import audits as audit_subjects
-from keras_fm.lab import cli
 from keras_fm.lab.auditing import AuditReport
 from keras_fm.lab.audits import MODELS, Subject
 
@@ -51,13 +51,8 @@ def npz(tmp_path):
 
 
 @pytest.fixture
-def run(capsys):
-    def run(*args):
-        status = cli.main(["audit", *args])
-        captured = capsys.readouterr()
-        return status, captured.out, captured.err
-
-    return run
+def run(command):
+    return functools.partial(command, "audit")
 
 
 def test_from_flags_to_files(run, npz, tmp_path):

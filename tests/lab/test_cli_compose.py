@@ -1,6 +1,7 @@
 """`keras-fm compose` from flags, files and ledgers to table and files."""
 
 import csv
+import functools
 import json
 import sys
 
@@ -10,7 +11,7 @@ from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.kernel.ledger.ledger import Ledger
 from keras_fm.kernel.ledger.ledger_entry import LedgerEntry
 from keras_fm.kernel.mechanisms import GaussianMechanism
-from keras_fm.lab import cli, composition
+from keras_fm.lab import composition
 from keras_fm.lab.composition import Plan, Stage, accountants
 
 pytestmark = pytest.mark.once
@@ -29,13 +30,8 @@ STAGES = {
 
 
 @pytest.fixture
-def run(capsys):
-    def run(*args):
-        status = cli.main(["compose", *args])
-        captured = capsys.readouterr()
-        return status, captured.out, captured.err
-
-    return run
+def run(command):
+    return functools.partial(command, "compose")
 
 
 def test_the_example_is_the_default(run, tmp_path):

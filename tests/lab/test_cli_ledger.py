@@ -1,23 +1,20 @@
 """`keras-fm ledger`: statements of ledgers in files."""
 
+import functools
+
 import pytest
 
 from keras_fm.kernel import mechanisms
 from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.kernel.ledger.ledger import Ledger
 from keras_fm.kernel.ledger.ledger_entry import LedgerEntry
-from keras_fm.lab import cli
 
 pytestmark = pytest.mark.once
 
 
 @pytest.fixture
-def run(capsys):
-    def run(*argv):
-        status = cli.main(["ledger", *map(str, argv)])
-        return status, *capsys.readouterr()
-
-    return run
+def run(command):
+    return functools.partial(command, "ledger")
 
 
 def spent(path, epsilon=0.25):
