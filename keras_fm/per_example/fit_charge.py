@@ -20,13 +20,13 @@ from keras_fm.per_example.participation import Participation
 from keras_fm.per_example.record_map import HELD
 
 _SHUFFLED = (
-    "none. Batches of a fixed size from a shuffled data set are accounted as "
-    "if every record joined each of them by itself (Poisson samples); see "
-    "docs/guarantees.md"
+    "none. The steps use batches of a fixed size from shuffled records, but "
+    "the accounting assumes that each record joins each batch independently "
+    "(Poisson samples); see docs/guarantees.md"
 )
 _PLACES = (
-    "the place of each record in the order is public by declaration: one that "
-    "is left out leaves it empty"
+    "the place of each record in the order is public by declaration; a "
+    "record that is left out leaves its place empty"
 )
 
 
@@ -89,9 +89,10 @@ class FitCharge:
             self._check_ordered(participation, steps_per_epoch)
         if not (full or ordered) and str(ledger.neighbours) != "add_remove":
             raise ValueError(
-                'Samples are accounted for neighbours="add_remove" only. '
-                f"Give `fit` batch_size={n}, all records, or leave "
-                f"`neighbours` out. Received: neighbours={ledger.neighbours}"
+                'Poisson samples have a proof for neighbours="add_remove" '
+                "only. Leave `neighbours` out, or give `fit` "
+                f"batch_size={n}, all records in every step. Received: "
+                f"neighbours={ledger.neighbours}"
             )
         self.per_epoch = steps_per_epoch or max(1, math.ceil(n / batch_size))
         drawn = "shuffled" if self._published or ordered else "poisson"
@@ -134,9 +135,10 @@ class FitCharge:
             )
         if steps_per_epoch is not None:
             raise ValueError(
-                "With `participation` an epoch is one pass over all records, "
-                "`ceil(n / batch_size)` steps. Leave `steps_per_epoch` out. "
-                f"Received: steps_per_epoch={steps_per_epoch}"
+                "`steps_per_epoch` must be left out with `participation`: "
+                "an epoch is one pass over all records, `ceil(n / "
+                "batch_size)` steps. Received: "
+                f"steps_per_epoch={steps_per_epoch}"
             )
 
     def released_first(self, noise):
@@ -161,10 +163,11 @@ class FitCharge:
                 if not spent:
                     raise
                 raise BudgetExceededError(
-                    "The ledger has too little left for another fit: of "
-                    f"epsilon = {ledger.budget.epsilon:g} "
-                    f"{ledger.epsilon():.4g} are spent. Leave a part to later "
-                    "fits, `guarantee=Proven(spends=0.5)`."
+                    "The ledger has too little budget left for another fit: "
+                    f"epsilon = {ledger.epsilon():.4g} of "
+                    f"{ledger.budget.epsilon:g} is spent. To fit several "
+                    "times, let each fit spend a part: "
+                    "`guarantee=Proven(spends=0.5)`."
                 ) from None
         one = self._network.step_query.sensitivity(
             "l2", neighbours=ledger.neighbours
@@ -197,7 +200,7 @@ class FitCharge:
         if self._owned:
             unit = "owners"
             reads += (
-                "; a record is an owner, with the mean over at most "
+                "; an owner counts as one record, the mean of at most "
                 f"{self._network.rows_per_owner} of its rows"
             )
         start = self._network.declared_public
@@ -285,9 +288,9 @@ class FitCharge:
                 f"  batch: {batch}",
                 f"  noise: multiplier {noise.noise_multiplier:.4g}, "
                 f"{noise.stddev:.4g} clips for each of {size:,} weights",
-                f"  signal to noise of a step: at most {signal:.3g} (the "
-                "length of the sum if all gradients agree, over that of the "
-                "noise)",
+                f"  signal to noise of a step: at most {signal:.3g} (length "
+                "of the sum if all gradients agree, divided by the length "
+                "of the noise)",
                 f"  memory: gradients of up to {held:,} records at a time, "
                 f"{4 * size * (held + 2) / 2**20:,.0f} MiB at most",
                 "",
@@ -321,7 +324,7 @@ def number_of_classes(network):
     outputs = getattr(network.model, "outputs", None) or ()
     if len(outputs) != 1:
         raise ValueError(
-            '`class_weight="balanced"` must know how many classes there are: '
+            '`class_weight="balanced"` needs the public list of classes: '
             "`make_private(model, classes=[0, 1, 2])`."
         )
     return max(int(outputs[0].shape[-1]), 2)

@@ -59,10 +59,11 @@ class GivenRecords:
         elif hasattr(x, "__next__") or callable(x):
             raise ValueError(
                 "`x` must be arrays, a `PyDataset`, a finite "
-                "`tf.data.Dataset` or a PyTorch `DataLoader`: a Poisson sample "
-                "chooses among all rows, and a generator shows each of them "
-                "once (for one epoch, `participation=Participation()` takes "
-                f"it). Received: x={type(x).__name__}"
+                "`tf.data.Dataset` or a PyTorch `DataLoader`: a Poisson "
+                "sample is drawn from all rows, and a generator gives each "
+                "row only once. For one epoch, "
+                "`participation=Participation()` takes a generator. "
+                f"Received: x={type(x).__name__}"
             )
         self.x = keras.tree.map_structure(lambda v: _array("x", v), x)
         if classes is not None:
@@ -106,7 +107,7 @@ class GivenRecords:
         labels = self.y
         if not isinstance(labels, np.ndarray):
             raise ValueError(
-                "`class_weight` is for one array of labels. Give "
+                "`class_weight` needs labels in one array. Give "
                 "`sample_weight=` instead, numbers from 0 to 1."
             )
         if labels.ndim > 1 and labels.shape[-1] > 1:
@@ -131,8 +132,8 @@ class GivenRecords:
         ):
             raise ValueError(
                 '`class_weight` must be "balanced", or a dict from labels '
-                "(whole numbers, or what `classes` of `make_private` names) "
-                "to numbers of at least 0."
+                "to numbers of at least 0. Labels are whole numbers, or "
+                "those in `classes` of `make_private`."
             )
         labels = self.labels
         found = np.ones(len(labels))
@@ -165,11 +166,11 @@ def check_loader(loader):
     )
     if not plain or loader.collate_fn is not default_collate:
         raise ValueError(
-            "A `DataLoader` must take every row of its data set as it is: "
-            "samples are drawn by `fit`, and its sampler or `collate_fn` "
-            "would be left out. Give `torch.utils.data.Subset(dataset, rows)`, "
-            "and transform rows in the data set. Received: sampler="
-            f"{type(sampler).__name__}"
+            "A `DataLoader` must have no sampler or `collate_fn` of its "
+            "own: `fit` draws the samples and would ignore both. Choose "
+            "rows with `torch.utils.data.Subset(dataset, rows)`, and "
+            "transform rows in the data set. Received: "
+            f"sampler={type(sampler).__name__}"
         )
 
 
@@ -181,9 +182,10 @@ def batches_of(x):
         endless = int(x.cardinality()) == -1
     if endless:
         raise ValueError(
-            "A data set without end has no number of records, which the "
-            "privacy of a sample depends on. Leave `.repeat()` out, or give a "
-            "`PyDataset` a length; `fit` repeats the records by `epochs`."
+            "A data set without end has no number of records, and the "
+            "privacy of a sample depends on that number. Leave out "
+            "`.repeat()` (`epochs` repeats the records), or give the "
+            "`PyDataset` a length."
         )
     if isinstance(x, keras.utils.PyDataset):
         return (x[i] for i in range(x.num_batches))
@@ -235,8 +237,8 @@ def _array(name, value):
         )
     if name == "y" and is_text(found):
         raise ValueError(
-            "`y` must hold numbers, or a public list must say which classes "
-            'there are: `make_private(model, classes=["no", "yes"])`. '
+            "`y` must hold numbers, or `classes` must list the labels that "
+            'may occur: `make_private(model, classes=["no", "yes"])`. '
             f"Received: dtype={found.dtype}"
         )
     return found.astype("float32") if found.dtype == "float64" else found
@@ -301,9 +303,9 @@ def _joined(batches):
     }
     if len(shapes) > 1:
         raise ValueError(
-            "Rows must have one shape in all batches: what a batch is padded "
-            "to tells of its other rows. Pad to a public length: "
-            "`padded_batch(..., padded_shapes=...)`. Received shapes: "
-            f"{sorted(shapes)}"
+            "Rows must have one shape in all batches: padding to the "
+            "longest row of a batch reveals the length of other rows. Pad "
+            "to a public length: `padded_batch(..., padded_shapes=...)`. "
+            f"Received shapes: {sorted(shapes)}"
         )
     return (*together(np.concatenate, found), size)

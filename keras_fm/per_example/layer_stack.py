@@ -65,9 +65,8 @@ def check_layers(layers, dense_only=False):
                 )
         elif type(layer) not in trained:
             raise ValueError(
-                f"Layer {kind} has no per-record coefficients here. "
-                f"`layers` takes {supported}; public or frozen layers go into "
-                "`below`."
+                f"Layer {kind} is not supported in `layers`, which takes "
+                f"{supported}. Put public or frozen layers into `below`."
             )
         check_layer(layer, seen=layers.count(layer) > 1)
     if not layers or type(layers[-1]) is not keras.layers.Dense:
@@ -88,8 +87,8 @@ def check_layer(layer, seen):
     kind = f"'{layer.name}' ({type(layer).__name__})"
     if getattr(layer, "lora_rank", None):
         raise ValueError(
-            f"Layer {kind} has LoRA weights, whose coefficients are not "
-            "known here."
+            f"Layer {kind} has LoRA weights, which are not supported here. "
+            "Use `keras_fm.make_private(model)`."
         )
     if getattr(layer, "quantization_mode", None) is not None:
         raise ValueError(
@@ -98,8 +97,8 @@ def check_layer(layer, seen):
         )
     if getattr(layer, "activity_regularizer", None) is not None:
         raise ValueError(
-            f"`activity_regularizer` of layer {kind} uses records "
-            "outside of the clipped coefficients. Remove it."
+            f"`activity_regularizer` of layer {kind} would use records "
+            "without clipping. Remove it."
         )
     if seen:
         raise ValueError(

@@ -9,8 +9,9 @@ _ADVICE = {
     "`keras.layers.GroupNormalization(groups=-1)` or `keras.layers."
     "LayerNormalization()`, freeze it (`layer.trainable = False`) if it was "
     "pretrained on public data,",
-    _SPECTRAL: "Spectral normalization changes weights in a call, which no "
-    "private step keeps: {}. Write the layer that it wraps alone,",
+    _SPECTRAL: "Spectral normalization changes weights during a call, and a "
+    "private step does not keep such changes: {}. Use the wrapped layer by "
+    "itself,",
 }
 _MENDED = "or let `keras_fm.make_private(model, fix=True)` train a mended copy."
 
@@ -54,18 +55,18 @@ def check(model):
     for layer in model._flatten_layers():
         if type(layer).__name__ == "TorchModuleWrapper":
             raise ValueError(
-                f"'{layer.name}' (TorchModuleWrapper) trains weights of its "
-                "own, which no gradient of a record reaches. Write the module "
-                "as Keras layers."
+                f"'{layer.name}' (TorchModuleWrapper) has trainable weights, "
+                "and gradients of single records cannot be computed for "
+                "them. Write the module as Keras layers."
             )
         states = keras.tree.flatten(getattr(layer, "states", None) or ())
         if getattr(layer, "stateful", False) and any(
             state.shape[0] != 1 for state in states
         ):
             raise ValueError(
-                f"'{layer.name}' keeps a state for every place of a batch, and "
-                "a private step takes each record alone. Leave `stateful=True` "
-                "and `batch_shape=` out."
+                f"'{layer.name}' keeps a state from batch to batch, but a "
+                "private step treats each record by itself. Leave out "
+                "`stateful=True` and `batch_shape=`."
             )
     lines = advice(model)
     if lines:
@@ -144,7 +145,7 @@ def _own_work(model):
     ]
     return (
         "`fix=True` is for sequential and functional models of layers that "
-        "have a `get_config`, and changes nothing inside of other layers. In "
-        f"{type(model).__name__} write in the place of each "
-        "BatchNormalization: " + "; ".join(lines)
+        "have a `get_config`, and does not change layers inside other "
+        f"layers. In {type(model).__name__}, replace each BatchNormalization "
+        "by hand: " + "; ".join(lines)
     )

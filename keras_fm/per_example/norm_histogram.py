@@ -160,7 +160,8 @@ class NormHistogramRelease(Release):
         if not np.all(totals[:, -1] > 0):
             raise ValueError(
                 "The noise hides the histogram: no count stands out. Give "
-                "thresholds as numbers, or the histogram a larger share."
+                "thresholds as numbers, or give the histogram a larger "
+                "share of the budget."
             )
         reached = totals >= level * totals[:, -1:]
         return self.query.upper_edges[reached.argmax(axis=1)]

@@ -40,18 +40,18 @@ def check(model, ledger, public, known):
     """
     if ledgers_of(model) - {ledger.id}:
         raise ValueError(
-            f"'{model.name}' has weights that were trained with privacy under "
-            "another ledger, and what that spent is not in this one. Go on "
-            "with the same `PrivateModel`, or build the model anew."
+            f"'{model.name}' was trained with privacy under another ledger, "
+            "and this ledger does not count what that spent. Use the same "
+            "`PrivateModel` again, or build a new model."
         )
     if ledger.id in _OF_DIGESTS.get(digest(model), ()):
         return
     if known is not None:
         raise ValueError(
-            f"'{model.name}' has other weights than its private fit led to, "
-            "and no ledger knows on what they were trained. Build the model "
-            "anew, or say where they are from: `make_private(model, "
-            'public="...")`.'
+            f"'{model.name}' no longer has the weights of its private fit, "
+            "and no ledger says what the new ones were trained on. Build a "
+            "new model, or say where its weights are from: "
+            '`make_private(model, public="...")`.'
         )
     if not public:
         check_untrained(model)
@@ -69,9 +69,9 @@ def check_untrained(model):
     for held in model._flatten_layers():
         if steps := steps_of(getattr(held, "optimizer", None)):
             raise ValueError(
-                f"'{held.name}' was trained before, for {steps} steps, and no "
-                "ledger knows on what. Build it anew, or, if it was trained "
-                "on public data, say on which: `make_private(model, "
+                f"'{held.name}' was trained before, for {steps} steps, and "
+                "no ledger says on what. Build a new model or, if the data "
+                "were public, name them: `make_private(model, "
                 'public="...")`.'
             )
 

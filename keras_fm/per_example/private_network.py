@@ -108,9 +108,9 @@ def make_private(
     """
     if start != "untrained":
         raise ValueError(
-            '`start` must be "untrained". Weights that were trained on public '
-            'data are declared so: `make_private(model, public="ImageNet")`. '
-            f"Received: start={start!r}"
+            '`start` must be "untrained". For weights that were trained on '
+            "public data, name the data: `make_private(model, "
+            f'public="ImageNet")`. Received: start={start!r}'
         )
     changes = []
     if fix:
@@ -196,8 +196,8 @@ class PrivateNetwork(keras.Model):
         if not poisson_samples.are_drawn(inputs):
             if training:
                 raise ValueError(
-                    "A private network is trained by `fit` alone. Call "
-                    f"`private.model` to run '{self.model.name}' by itself."
+                    "A private network supports `fit` only. To run "
+                    f"'{self.model.name}' itself, call `private.model`."
                 )
             return self.model(inputs, training=False)
         if training:
@@ -384,8 +384,8 @@ class PrivateNetwork(keras.Model):
         given_records.check_alone(y, sample_weight, x)
         if class_weight is not None or self.rows_per_owner is not None:
             raise ValueError(
-                "Rows that come once are not read before the first step: "
-                "`class_weight` and `owners` need arrays."
+                "`class_weight` and `owners` need arrays: rows of a stream "
+                "are not read before the first step."
             )
         given = GivenStream(x, batch_size, steps, self.classes)
         given.watch(self.check_labels)
@@ -497,8 +497,8 @@ class PrivateNetwork(keras.Model):
         """Refuses what noisy steps do not promise."""
         if guarantee.kind != "proven":
             raise ValueError(
-                "`make_private` trains with a proof. Leave `guarantee` out. "
-                f"Received: guarantee={guarantee.kind!r}"
+                "`make_private` always trains with a proof. Leave "
+                f"`guarantee` out. Received: guarantee={guarantee.kind!r}"
             )
         check_proven(guarantee, self.rows_per_owner)
 
@@ -568,7 +568,7 @@ class PrivateNetwork(keras.Model):
                 layers below, before the steps.
         """
         if self._fit is None:
-            raise ValueError("A private network is trained by `fit` alone.")
+            raise ValueError("A private network supports `fit` only.")
         return self._fit.begin(callback, plan)
 
     def save(self, filepath, **kwargs):
@@ -597,8 +597,9 @@ class PrivateNetwork(keras.Model):
         """Refuses weights that no private fit led to."""
         if self._digest != past_weights.digest(self.model):
             raise ValueError(
-                f"'{self.model.name}' has other weights than its private fit "
-                "led to, or had none yet: no statement covers them."
+                f"'{self.model.name}' does not have the weights of a private "
+                "fit: it was not fitted yet, or its weights were changed "
+                "later. No statement covers them."
             )
 
     def note_weights(self):
@@ -615,14 +616,15 @@ class PrivateNetwork(keras.Model):
         optimizer = getattr(self, "optimizer", None)
         if past_weights.steps_of(optimizer) not in (0, self._iterations):
             raise ValueError(
-                "The optimizer took steps that no private fit took: its "
-                "momenta may hold private records. Compile with a new one."
+                "The optimizer was used outside of a private fit, so its "
+                "momenta may hold private records. Compile with a new "
+                "optimizer."
             )
 
         learned = [id(v) for v in self.model.trainable_variables]
         if self._moved[0] is optimizer and self._moved[1] != learned:
             raise ValueError(
-                f"Other layers of '{self.model.name}' are trainable than when "
+                f"The trainable layers of '{self.model.name}' changed after "
                 "the private model was compiled. Compile it again: "
                 "`private.compile(...)`."
             )
@@ -630,7 +632,7 @@ class PrivateNetwork(keras.Model):
     def get_config(self):
         raise NotImplementedError(
             "A private network has no config. Save or clone the plain model "
-            "that holds what was learned, `private.model`."
+            "that it trains, `private.model`."
         )
 
 
@@ -814,7 +816,7 @@ class PrivateFit:
         """A loss whose gradient is the noisy mean of clipped gradients."""
         if self._mechanism is None:
             raise ValueError(
-                "A private step has no noise before its ledger is charged. "
+                "A private step cannot run before its ledger is charged. "
                 "Give `fit` the callback `keras_fm.callbacks.PrivateModel`."
             )
         # One shape, also where the number of rows is not known to a trace.
@@ -917,15 +919,15 @@ def check_proven(guarantee, rows_per_owner):
     )
     if not plain:
         raise ValueError(
-            "`make_private` protects rows or owners whose number is public, "
-            "in one fit: of `Proven(...)` it takes only `neighbours`, "
-            "`spends` and `unit=Unit(owners=ids)`."
+            "Of `Proven(...)`, `make_private` takes only `neighbours`, "
+            "`spends` and `unit=Unit(owners=ids)`: the number of rows or "
+            "owners is public, and a fit is one release."
         )
     if (guarantee.unit.owners is None) != (rows_per_owner is None):
         raise ValueError(
-            "`rows_per_owner` and the owners belong together: "
-            "`make_private(model, rows_per_owner=8)`, which is public, and "
-            "`fit(..., owners=ids)`. For `plan` the ids are in "
+            "`rows_per_owner` and `owners` must be given together: "
+            "`make_private(model, rows_per_owner=8)`, a public number, and "
+            "`fit(..., owners=ids)`. For `plan`, give the ids to "
             "`PrivateModel(..., guarantee=Proven(unit=Unit(owners=ids)))`. "
             f"Received: rows_per_owner={rows_per_owner}"
         )
@@ -950,6 +952,6 @@ def _check_own_steps(model):
         if own is not getattr(keras.Model, name) or name in vars(model):
             raise ValueError(
                 f"'{model.name}' ({type(model).__name__}) has its own "
-                f"`{name}`, which a private step does not run. Leave it out; "
-                "losses belong into `compile` or `add_loss`."
+                f"`{name}`, and a private step does not run it. Leave it "
+                "out; losses belong in `compile` or `add_loss`."
             )

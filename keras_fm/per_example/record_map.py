@@ -609,9 +609,10 @@ def _check_streams(graph, network):
         if node.op.startswith(_STREAMS):
             raise ValueError(
                 f"'{network.name}' draws from TensorFlow's own generator "
-                f"({node.op}) while it trains, so what a record gives would "
-                "depend on the records before it. Draw with `keras.random` "
-                "and a `keras.random.SeedGenerator` that the layer keeps."
+                f"({node.op}) while it trains, so the gradient of a record "
+                "would depend on the records before it. Draw with "
+                "`keras.random` and a `keras.random.SeedGenerator` that the "
+                "layer keeps."
             )
 
 

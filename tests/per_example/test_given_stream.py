@@ -140,9 +140,9 @@ def test_the_stream_is_read_as_the_steps_are_taken():
     [
         (batches, {}, "Say how many steps"),
         (batches, {"class_weight": {0: 1.0}}, "need arrays"),
-        (batches, {"epochs": 2, "steps_per_epoch": 9}, "shows each of them"),
+        (batches, {"epochs": 2, "steps_per_epoch": 9}, "gives each row"),
         (iter([]), {"steps_per_epoch": 9}, "at least one row"),
-        (batches, {"participation": None}, "for one epoch"),
+        (batches, {"participation": None}, "For one epoch"),
     ],
 )
 def test_streams_that_are_refused(x, more, words):

@@ -162,9 +162,9 @@ def test_a_ledger_of_rows_takes_no_owners(tmp_path):
     "most, given, words",
     [
         (None, callback, "make_private.model, rows_per_owner=8"),
-        (3, lambda: callback(None), "belong together"),
+        (3, lambda: callback(None), "must be given together"),
         (3, lambda: callback(IDS[:30]), "one id for each row"),
-        (3, lambda: callback(n_public=False), "whose number is public"),
+        (3, lambda: callback(n_public=False), "takes only `neighbours`"),
     ],
 )
 def test_owners_that_are_refused(most, given, words):

@@ -124,7 +124,7 @@ def test_a_spent_budget_trains_nothing():
     private = compiled(model)
     private.fit(X, Y, batch_size=10, verbose=0, callbacks=[given])
     before = model.get_weights()
-    with pytest.raises(fm.BudgetExceededError, match="too little left"):
+    with pytest.raises(fm.BudgetExceededError, match="too little budget left"):
         private.fit(X, Y, batch_size=10, verbose=0, callbacks=[given])
     for one, other in zip(before, model.get_weights()):
         np.testing.assert_array_equal(one, other)
@@ -348,7 +348,7 @@ def test_batch_normalization_must_change():
     with pytest.raises(ValueError, match="'norm'.*fix=True"):
         fm.make_private(model)
     inner = keras.Sequential([inputs, L.TimeDistributed(model.layers[2])])
-    with pytest.raises(ValueError, match="inside of other layers"):
+    with pytest.raises(ValueError, match="layers inside other"):
         fm.make_private(inner, fix=True)
     private = fm.make_private(model, fix=True)
     assert "norm" in private.changes[0]
@@ -448,7 +448,7 @@ def trained_before():
             lambda: keras.Sequential(
                 [keras.Input(batch_shape=(2, 3, 4)), L.LSTM(2, stateful=True)]
             ),
-            "Leave `stateful=True`",
+            "`stateful=True`",
         ),
         (lambda: L.Dense(2), "`model` must be a `keras.Model`"),
     ],
@@ -494,7 +494,7 @@ def test_no_step_outside_of_a_fit():
     private = compiled(network())
     with pytest.raises(ValueError, match="Use `fit`"):
         private.train_on_batch(X[:4], Y[:4])
-    with pytest.raises(ValueError, match="trained by `fit` alone"):
+    with pytest.raises(ValueError, match="supports `fit` only"):
         private(X[:4], training=True)
     with pytest.raises(NotImplementedError, match="`private.model`"):
         private.get_config()
@@ -512,12 +512,12 @@ def test_weights_and_optimizers_that_no_ledger_knows():
     fed.build(model.trainable_variables)
     fed.iterations.assign(3)
     private = compiled(model, fed)
-    with pytest.raises(ValueError, match="The optimizer took steps"):
+    with pytest.raises(ValueError, match="The optimizer was used"):
         private.fit(X, Y, verbose=0, callbacks=[callback()])
     private, given = compiled(network()), callback()
     private.fit(X, Y, batch_size=10, verbose=0, callbacks=[given])
     private.model.layers[0].kernel.assign_add(np.ones((6, 5)))
-    with pytest.raises(ValueError, match="has other weights"):
+    with pytest.raises(ValueError, match="no longer has the weights"):
         private.fit(X, Y, batch_size=10, verbose=0, callbacks=[given])
 
 
@@ -737,9 +737,9 @@ def test_a_row_is_a_record_whatever_holds_it():
         from torch.utils.data import SubsetRandomSampler
 
         some = DataLoader(held, sampler=SubsetRandomSampler(range(10)))
-        with pytest.raises(ValueError, match="must take every row"):
+        with pytest.raises(ValueError, match="must have no sampler"):
             GivenRecords(some)
-    with pytest.raises(ValueError, match="a generator shows each"):
+    with pytest.raises(ValueError, match="a generator gives each"):
         GivenRecords(iter([(X, Y)]))
 
 

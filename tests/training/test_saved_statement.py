@@ -191,5 +191,5 @@ def test_noisy_steps_and_weights_set_afterwards(tmp_path):
     ] in statement_facts.of(budget.ledger)
     model.layers[-1].bias.assign([7.0])
     assert found.differences(model)
-    with pytest.raises(ValueError, match="other weights than its private fit"):
+    with pytest.raises(ValueError, match="does not have the weights"):
         budget.save_statement(tmp_path / "statement.json")

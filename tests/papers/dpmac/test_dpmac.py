@@ -306,7 +306,7 @@ def test_shuffled_batches_are_claimed():
     assert (pca.guarantee, steps.guarantee) == ("proven", "claimed")
     assert private.ledger.epsilon() == np.inf
     assert 1.99 < private.ledger.claimed_epsilon() <= 2.0
-    assert "as if every record joined" in private.report()
+    assert "assumes that each record joins" in private.report()
 
 
 @pytest.mark.parametrize("kind", ["proven", "published"])
@@ -325,14 +325,14 @@ def test_labels_of_no_class_are_refused_unspent(label, kind):
 @pytest.mark.parametrize(
     "guarantee, arguments, words",
     [
-        (fm.Proven(n_public=False), {}, "whose number is public"),
+        (fm.Proven(n_public=False), {}, "takes only `neighbours`"),
         (fm.Proven(neighbours="replace_one"), {}, "add_remove"),
         (
             fm.Proven(unit=fm.Unit(owners=np.arange(N))),
             {},
-            "`rows_per_owner` and the owners",
+            "`rows_per_owner` and `owners`",
         ),
-        (fm.Proven(unit=fm.Unit(reach=1)), {}, "whose number is public"),
+        (fm.Proven(unit=fm.Unit(reach=1)), {}, "takes only `neighbours`"),
         (fm.Published(lot=BATCH + 1), {}, "`lot` must be"),
         ("proven", {"unprotected": True}, "built with `unprotected=True`"),
         (
@@ -392,7 +392,7 @@ def test_the_unit_may_be_an_owner():
     (entry,) = private.ledger.entries
     # A hundred of two hundred owners, not of four hundred records.
     assert entry.mechanism["sampling_rate"] == 0.5
-    assert "mean over at most 3 of its rows" in entry.reads
+    assert "the mean of at most 3 of its rows" in entry.reads
     assert "one owner with all its rows" in private.report()
 
 
