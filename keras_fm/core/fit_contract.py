@@ -65,9 +65,9 @@ def _check_one_ledger(callbacks, private):
         for c in callbacks[callbacks.index(private) :]
     ):
         raise ValueError(
-            "Put BackupAndRestore before PrivateModel in `callbacks`. Else "
-            "the release is drawn, and paid for, again before the backup "
-            "is restored."
+            "Put BackupAndRestore before PrivateModel in `callbacks`. "
+            "Otherwise the release is drawn and charged again before the "
+            "backup is restored."
         )
 
 
@@ -86,11 +86,10 @@ def check_unweighted(given):
     for name in ("class_weight", "sample_weight"):
         if given.get(name) is not None:
             raise ValueError(
-                f"`{name}` must be left out of fit: it changes what a record "
-                "weighs, which the sensitivity does not cover. To favor rare "
-                "classes, `PrivateDense(class_weight=...)` weighs them after "
-                "every bound. Received: "
-                f"{name} of type {type(given[name]).__name__}"
+                f"`{name}` must be left out of `fit`: it changes the weight "
+                "of records, and the noise is not sized for that. To favor "
+                "rare classes, write `PrivateDense(class_weight=...)`. "
+                f"Received: {name} of type {type(given[name]).__name__}"
             )
 
 
@@ -156,10 +155,9 @@ def check_held_out(validation_data, data, model=None, name="`data`"):
     reason = private_because(validation_data, data, model, name)
     if reason is not None:
         raise ValueError(
-            f"`validation_data` holds private records: {reason}. Metrics on "
-            "them would be a function of private records that no statement "
-            "covers. Pass held-out or public records, or evaluate under the "
-            "same ledger after `fit`: "
+            f"`validation_data` holds private records: {reason}. No "
+            "statement would cover metrics on them. Pass held-out or public "
+            "records, or evaluate under the same ledger after `fit`: "
             "`keras_fm.evaluation.private_evaluate(model, data, "
             "ledger=private.ledger, share=...)`."
         )
@@ -292,11 +290,11 @@ def _check_steps(given, private):
         enough = found >= taken * epochs or found % taken == 0
     if not enough:
         raise ValueError(
-            "With `n_public=False` the number of steps must not depend on the "
-            "data, and a fit stops where x ends. Give fit a data set without "
-            "end (`dataset.repeat()`; steps see zeros in the place of its "
-            "records, which are read from `data`), or arrays of at least "
-            "`steps_per_epoch * epochs` batches. Received: x of type "
+            "With `n_public=False` the number of steps must not depend on "
+            "the data, but a fit stops where x ends. Give `fit` a data set "
+            "without end, `dataset.repeat()`, or arrays of at least "
+            "`steps_per_epoch * epochs` batches. Steps see zeros in their "
+            "place; records are read from `data`. Received: x of type "
             f"{type(x).__name__}"
         )
 

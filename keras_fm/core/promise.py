@@ -42,6 +42,6 @@ def sentence(epsilon, delta, neighbours, unit="record"):
     elif epsilon > 700:
         times = f"10^{math.ceil(epsilon / math.log(10)):,}"
     return (
-        f"{change} makes no released result, and nothing computed from it, "
-        f"more than {times} times as probable{also}."
+        f"{change} makes a released result, or anything computed from it, "
+        f"at most {times} times as probable{also}."
     )

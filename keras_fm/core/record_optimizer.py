@@ -182,8 +182,8 @@ def check_elementwise(optimizer):
         value = getattr(optimizer, name, None)
         if value:
             raise ValueError(
-                f"`{name}` of `z_optimizer` would make a record's steps "
-                "follow more than its own gradient; leave it out. Received: "
+                f"`{name}` of `z_optimizer` must be left out: a record's "
+                "steps may follow its own gradient only. Received: "
                 f"{name}={value}"
             )
     return optimizer

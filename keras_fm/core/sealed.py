@@ -131,10 +131,10 @@ def seal_running(model, part):
     others = [v for v in model.trainable_variables if id(v) not in of_part]
     if others:
         raise ValueError(
-            f"'{others[0].path}' is trainable beside the released layer "
-            f"'{part.name}', whose records no step may see again. Set "
-            "`trainable = False` on its layer, or take features of the "
-            "released model by `predict`."
+            f"'{others[0].path}' must not be trainable beside the released "
+            f"layer '{part.name}': training it would need the private "
+            "records again. Set `trainable = False` on its layer, or "
+            "compute features with the released model's `predict`."
         )
     _check_statistics(model)
     _check_fit(model)

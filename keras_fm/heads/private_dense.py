@@ -213,8 +213,8 @@ class PrivateDense(ReleasedLayer):
             return
         if self._built_with is None or self._built_with != self._digest():
             raise ValueError(
-                f"Layer '{self.name}' has other weights than it was built "
-                'with, and start="current" would keep them: no ledger knows '
+                f"Layer '{self.name}' does not have the weights it was built "
+                'with, and start="current" would keep them: no ledger says '
                 'what they were trained on. Use start="minimiser", build a '
                 "new model, or give public weights as `kernel_initializer` "
                 "and `bias_initializer`."

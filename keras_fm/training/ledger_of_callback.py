@@ -41,8 +41,8 @@ def budget_of(epsilon, delta):
     if delta is not None:
         kind = type(epsilon).__name__
         raise ValueError(
-            f"`delta` must be left out beside a {kind}, which has its own. "
-            f"Received: a {kind} and delta={delta}"
+            f"`delta` must be left out: a {kind} has its own. Received: a "
+            f"{kind} and delta={delta}"
         )
     return epsilon
 
@@ -73,8 +73,8 @@ def of_owners(ledger, guarantee, owners, own):
     """
     if guarantee.kind != "proven":
         raise ValueError(
-            "`owners` are protected by a proof. Leave `guarantee` out. "
-            f"Received: guarantee={guarantee.kind!r}"
+            "`owners` need a proof. Leave `guarantee` out. Received: "
+            f"guarantee={guarantee.kind!r}"
         )
     unit = dataclasses.replace(guarantee.unit, owners=owners)
     guarantee = dataclasses.replace(guarantee, unit=unit)
@@ -82,8 +82,8 @@ def of_owners(ledger, guarantee, owners, own):
         return ledger, guarantee
     if not own or ledger.entries:
         raise ValueError(
-            "The ledger of this fit protects rows, and rows and owners do not "
-            "add up in one ledger. Begin one for owners: `PrivateModel(..., "
+            "The ledger of this fit protects rows, and cannot count owners "
+            "as well. Begin one for owners: `PrivateModel(..., "
             "guarantee=Proven(unit=Unit(owners=ids)))`."
         )
     same = dataclasses.replace(guarantee, neighbours=str(ledger.neighbours))
@@ -94,15 +94,16 @@ def _check_labels_alone(guarantee):
     """Refuses what is not proved for labels alone."""
     if guarantee.kind == "published":
         raise ValueError(
-            'guarantee="published" has no neighbours="replace_label": no '
-            'paper here claims it. Use "replace_one".'
+            'guarantee="published" does not support '
+            'neighbours="replace_label", which none of the papers claims. '
+            'Use "replace_one".'
         )
     if guarantee.unit.owners is not None or guarantee.unit.reach:
         raise ValueError(
             'neighbours="replace_label" protects the label of one record: '
             "`owners` and `reach` of a Unit are not supported. Use "
-            '"replace_one", under which an owner with all its records and '
-            "labels is replaced."
+            '"replace_one", which protects all records of an owner with '
+            "their labels."
         )
 
 
@@ -120,13 +121,13 @@ def _opened(budget, guarantee, path):
         )
     if path is not None:
         raise ValueError(
-            "`ledger` names the file of a new ledger, and the budget "
-            "is a Ledger already. Open that one as a file, "
-            "`keras_fm.Ledger.open(path, ...)`."
+            "`ledger` must be left out if the budget is a Ledger. To keep "
+            "that one in a file, open it there: `keras_fm.Ledger.open(path, "
+            "...)`."
         )
     if neighbours is not None and neighbours != str(budget.neighbours):
         raise ValueError(
-            "`neighbours` is that of the ledger that is continued, "
+            "`neighbours` must be that of the ledger that is continued, "
             f"{str(budget.neighbours)!r}. Received: neighbours={neighbours!r}"
         )
     _check_unit(budget.unit, unit)
@@ -140,7 +141,7 @@ def _propose_file():
     # Of a terminal there is no kernel.
     if getattr(shell, "kernel", None) is not None:
         print(
-            "keras_fm: this cell spends the budget anew each time it runs; "
+            "keras_fm: every run of this cell spends the budget again; "
             '`PrivateModel(..., ledger="privacy.json")` counts all runs.'
         )
 
@@ -152,8 +153,8 @@ def _check_unit(held, unit):
     words, held_words = unit.words, declared_words(held)
     if words is not None and words != held_words:
         raise ValueError(
-            "`unit` is that of the ledger that is continued, "
-            f"{held!r}. Received: words={words!r}"
+            f"`unit` must be that of the ledger that is continued, {held!r}. "
+            f"Received: words={words!r}"
         )
     proved = proved_unit(held)
     # Of a ledger whose unit is words alone, the owners are that unit, or the
@@ -163,8 +164,8 @@ def _check_unit(held, unit):
         fits = proved == unit.proved
     if not fits:
         raise ValueError(
-            "The privacy unit of the ledger that is continued is "
-            f"{held!r}. Pass `owners` if that is an owner of several records; "
-            "repeat its words, `Unit(words=...)`, if it is one record. "
-            "Records and owners do not add up in one ledger."
+            f"The privacy unit of the ledger that is continued is {held!r}. "
+            "If that is an owner of several records, pass `owners`; if it "
+            "is one record, repeat its words, `Unit(words=...)`. One ledger "
+            "cannot count both records and owners."
         )

@@ -41,9 +41,9 @@ def check_start(model, top, guarantee):
         if int(keras.ops.convert_to_numpy(optimizer.iterations)) > 0:
             raise ValueError(
                 "The model was trained before its first release, so its "
-                "weights and optimizer state may carry private records "
-                "that no ledger knows. Build and compile a new model, and "
-                "give its first fit the PrivateModel callback."
+                "weights and optimizer state may hold private records that "
+                "no ledger counts. Build and compile a new model, and give "
+                "its first fit the PrivateModel callback."
             )
     if known or top is None:
         return
@@ -127,10 +127,10 @@ def place_of_parts(model):
         layer = below.outputs[0]._keras_history[0]
         units = getattr(layer, "units", "units")
         raise ValueError(
-            "The last layer of the model must be `keras_fm.layers."
-            f"PrivateDense({units})` if this callback is to release it: it "
-            "gives logits, and what is below it must be frozen "
-            f"(`layer.trainable = False`) or released. {_TRAIN_ALL} "
+            "The last layer of the model must be "
+            f"`keras_fm.layers.PrivateDense({units})` if this callback is to "
+            "release it. It gives logits, and the layers below it must be "
+            f"frozen (`layer.trainable = False`) or released. {_TRAIN_ALL} "
             f"Received: '{layer.name}' ({type(layer).__name__})"
         )
     return below, top, (parts, [] if whole_top is None else [whole_top])
@@ -194,8 +194,8 @@ def check_parts(model, planned):
             continue
         if not part.is_released:
             raise ValueError(
-                f"{name} has no release, so what its weights were trained on "
-                "is in no ledger. Release it first, in a model that ends "
+                f"{name} has no release, so no ledger says what its weights "
+                "were trained on. Release it first, in a model that ends "
                 "with it, or leave it out."
             )
 
@@ -264,8 +264,10 @@ def epsilon_of(model, ledger, delta):
     if len(ledgers) > 1:
         raise ValueError(
             f"The model was released under {len(ledgers)} ledgers, which may "
-            "be of different records. `report()` has a statement of each, and "
-            "`ledger.epsilon(delta=...)` the epsilon of this callback's."
+            "be of different records, so it has no single epsilon. "
+            "`report()` has a statement of each; "
+            "`ledger.epsilon(delta=...)` is the epsilon of this callback's "
+            "ledger."
         )
     return ledgers[0].epsilon(delta=delta)
 
@@ -296,13 +298,13 @@ def check_proven(model, head):
             )
         if _has_batch_state(layer):
             frozen = (
-                " If others trained it and its moving statistics are public, "
-                "freeze it with the body that it is part of "
+                " If it is part of a body that was trained by others, and "
+                "its moving statistics are public, freeze the body "
                 "(`body.trainable = False`)."
             )
             raise ValueError(
-                f"Layer {name} mixes records or keeps statistics of what it "
-                "saw, so a record's influence is not bounded. Use "
+                f"Layer {name} mixes records or keeps statistics of them, so "
+                "the influence of one record has no bound. Use "
                 "`keras.layers.GroupNormalization` or "
                 "`keras_fm.layers.NormalizationLayer` (unit norm or public "
                 "bounds), which treat every record on its own."
@@ -325,8 +327,8 @@ def check_proven(model, head):
                 )
             raise ValueError(
                 f"Layer {name} has trainable weights below the private "
-                "layer: features that train on records make every step a "
-                f"new query. If its weights are public, {way}. {_TRAIN_ALL}"
+                "layer, and training them would use the records again at "
+                f"every step. If its weights are public, {way}. {_TRAIN_ALL}"
             )
 
 

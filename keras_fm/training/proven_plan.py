@@ -682,12 +682,13 @@ class ProvenPlan:
         """Refuses a ledger that is not part of this one."""
         if model_check.ledger_besides(self.ledger, ledger_json) is not None:
             raise ValueError(
-                f"'{name}' was released by another PrivateModel, and what "
-                "that spent is not in this ledger. Go on with that callback, "
-                "or continue its ledger: "
-                "`PrivateModel(Ledger.open(path), ...)`. Of a model that was "
-                "loaded without one, write `ledger = Ledger.from_json("
-                "layer.ledger_json)` and `ledger.save(path)` first."
+                f"'{name}' was released by another PrivateModel, and this "
+                "ledger does not count what that spent. Use that callback "
+                "again, or continue its ledger: "
+                "`PrivateModel(Ledger.open(path), ...)`. If a model was "
+                "loaded and its ledger has no file, first write `ledger = "
+                "Ledger.from_json(layer.ledger_json)` and "
+                "`ledger.save(path)`."
             )
 
     # Carrying out --------------------------------------------------------

@@ -50,7 +50,7 @@ def problem(layer):
 
     >>> problem(keras.layers.Normalization(mean=5.0, variance=2.0))
     >>> problem(keras.layers.Normalization())
-    'has no `mean` and `variance` from its constructor, so what it holds ...'
+    'got no `mean` and `variance` from its constructor, so it may hold ...'
     """
     own = type(layer).__module__.startswith("keras_fm.")
     if not hasattr(layer, "adapt") or hasattr(layer, "public_data") or own:
@@ -65,9 +65,9 @@ def problem(layer):
     named = " and ".join(f"`{name}`" for name in names) or "constants"
     example = f"keras.layers.{type(layer).__name__}({wanted})"
     return (
-        f"has no {named} from its constructor, so what it holds was adapted "
-        "to data that the ledger does not know, set later, or read from a "
-        "file. Build it from public constants"
+        f"got no {named} from its constructor, so it may hold constants of "
+        "private data: adapted to them, set later, or read from a file. "
+        "Build it from public constants"
         + f" (for example `{example}`)"
         * bool(names)
     )

@@ -14,8 +14,8 @@ def check_begins_anew(data):
     found = data()
     if found is data() and iter(found) is found:
         raise ValueError(
-            "`data` must begin anew at every call and give the same records: "
-            "they are read more than once. Return a new iterator, as a "
+            "`data` must begin anew at every call and give the same records, "
+            "because they are read more than once. Return a new iterator, as a "
             "generator function does. Received: a function that returns one "
             f"and the same {type(found).__name__}"
         )

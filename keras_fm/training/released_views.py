@@ -60,9 +60,9 @@ def table(releases):
     lines += [
         "",
         "noise: standard deviation on one coordinate. signal / noise: root "
-        "mean square of the released vector without its expected noise, over "
-        "the noise; near 1 more epochs do not help, more records, better "
-        "features or more epsilon do.",
+        "mean square of the released vector without its expected noise, "
+        "divided by the noise. Near 1, more epochs do not help; more "
+        "records, better features or a larger epsilon do.",
     ]
     return "\n".join(lines)
 

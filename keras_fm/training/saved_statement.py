@@ -33,12 +33,15 @@ def save(path, model, ledger):
             _parsed(locked_file.read_text(path))
         except strict_json.MALFORMED:
             raise ValueError(
-                f"`path` must be a new file or an earlier statement. "
-                f"Received: path={path!r}, which holds something else. A "
-                'ledger lives in a file of its own: "statement.json"'
+                "`path` must be a new file or an earlier statement, such as "
+                '"statement.json": a ledger has a file of its own. '
+                f"Received: path={path!r}, which holds something else"
             ) from None
     if model is None:
-        raise ValueError("There is nothing to state before a fit.")
+        raise ValueError(
+            "There is no statement before a fit. Call `fit` "
+            "with this callback first."
+        )
     if hasattr(model, "check_weights"):
         model.check_weights()
     model_check.check_parts(model, ())

@@ -13,10 +13,10 @@ from keras_fm.kernel.ledger.statement import rounded_up
 def test_a_sentence_says_factor_chance_and_relation():
     found = promise.sentence(2.0, 1e-5, "add_remove")
     assert found.startswith("Adding or removing any one record makes")
-    assert "more than 7.39 times as probable" in found
+    assert "at most 7.39 times as probable" in found
     assert found.endswith("a probability of at most 1 in 100,000.")
     pure = promise.sentence(0.5, 0.0, Neighbours.REPLACE_ONE, unit="user")
-    assert pure.endswith("more than 1.65 times as probable.")
+    assert pure.endswith("at most 1.65 times as probable.")
     assert pure.startswith("Replacing any one user by another")
     label = promise.sentence(1.0, 0.0, "replace_label")
     assert label.startswith("Changing the label of any one record")
@@ -34,10 +34,10 @@ def test_nothing_is_promised_without_a_proof():
     "epsilon", [1e-4, 0.01, 0.1, 1.0, 3.001, 6.9, 12.3, 30]
 )
 def test_what_is_promised_is_not_rounded_down(epsilon):
-    """Of epsilon = 0.0001 the sentence said that nothing is "more than 1 times
-    as probable", and an epsilon of 1.0000004 was a proven 1."""
+    """Of epsilon = 0.0001 the sentence once said "more than 1 times as
+    probable", and an epsilon of 1.0000004 was a proven 1."""
     found = promise.sentence(epsilon, 0.0, "add_remove")
-    times = float(re.search("more than (.*) times", found)[1].replace(",", ""))
+    times = float(re.search("at most (.*) times", found)[1].replace(",", ""))
     assert math.exp(epsilon) <= times < 1.02 * math.exp(epsilon)
     assert float(rounded_up(epsilon * 1.0000004)) > epsilon
     assert float(rounded_up(epsilon * 1.004, 2)) > epsilon

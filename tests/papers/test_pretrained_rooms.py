@@ -224,7 +224,7 @@ def test_pretraining_of_the_proven_form(room):
     with pytest.raises(ValueError, match="learn from a release only"):
         m.pretrain(data[0])
     if room is DPA:
-        with pytest.raises(ValueError, match="`loss` belongs to the non-priv"):
+        with pytest.raises(ValueError, match="`loss` is for the non-priv"):
             m.pretrain(data[0], private(data[0]), loss="mse")
     assert not any(part.is_released for part in room.parts(m))
     histories = m.pretrain(data[0], private(data[0]))

@@ -592,7 +592,7 @@ def test_layers_that_were_adapted_are_not_public():
     learned.adapt(X)
     model = keras.Sequential([keras.Input((6,)), learned, L.Dense(2)])
     given = callback()
-    with pytest.raises(ValueError, match="was adapted to data"):
+    with pytest.raises(ValueError, match="constants of private data"):
         compiled(model).fit(X, Y, verbose=0, callbacks=[given])
     assert not given.ledger.entries
     given = callback()

@@ -48,8 +48,8 @@ def test_more_budget_is_a_longer_way_and_fewer_rows():
     # The rows that it asks for are enough.
     enough = fm.suggest(by_epsilon[0].rows, 0.5, 1e-6)
     assert enough.signal_to_noise == pytest.approx(1, rel=0.05)
-    assert "ask for less" in str(by_epsilon[0])
-    assert "ask for less" not in str(enough) or enough.signal_to_noise < 1
+    assert "need fewer" in str(by_epsilon[0])
+    assert "need fewer" not in str(enough) or enough.signal_to_noise < 1
     # However much budget there is, a step stays one.
     far = fm.suggest(10**7, 100.0, 1e-9)
     assert far.learning_rate <= 3.2

@@ -330,7 +330,7 @@ def test_a_released_layer_as_features_under_a_new_ledger():
         lambda: callback.plan(model),
         lambda: model.fit(X, HOT, callbacks=[callback], verbose=0),
     ):
-        with pytest.raises(ValueError, match="not in this ledger"):
+        with pytest.raises(ValueError, match="this ledger does not count"):
             ask()
     assert not callback.ledger.entries
     whole = fm.Ledger(fm.PrivacyBudget(9.0, 1e-5), neighbours="add_remove")

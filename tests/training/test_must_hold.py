@@ -197,7 +197,7 @@ def test_what_was_trained_without_protection():
     twin.fit(x, y, verbose=0)
     # Its weights are not begun with.
     m.set_weights(twin.get_weights())
-    refused("other weights than it was built with", m, start="current")
+    refused("not have the weights it was built with", m, start="current")
     p = private((x, y))
     m.fit(x, y, callbacks=[p], verbose=0)
     assert p.ledger.epsilon() <= EPSILON

@@ -194,7 +194,7 @@ def test_what_may_have_been_learned_is_refused(kind, loaded, tmp_path):
     with pytest.raises(ValueError, match=rf"keras\.layers\.{name}\(") as e:
         model.fit(x, LABELS, verbose=0, callbacks=[private])
     assert not private.ledger.entries
-    assert "adapted to data" in str(e.value)
+    assert "constants of private data" in str(e.value)
 
 
 def test_layers_of_ones_own_that_adapt():
@@ -202,7 +202,7 @@ def test_layers_of_ones_own_that_adapt():
         def adapt(self, data):
             self.scale = np.max(data)
 
-    assert "has no constants" in public_constants.problem(Scale())
+    assert "got no constants" in public_constants.problem(Scale())
     assert public_constants.problem(layers.Dense(3)) is None
 
 
@@ -281,5 +281,5 @@ def test_an_adapted_feature_space_is_refused(feature):
     space = space_of(**{name: feature})
     dataset = tf.data.Dataset.from_tensor_slices((TABLE, LABELS)).batch(16)
     space.adapt(dataset.map(lambda x, y: x))
-    with pytest.raises(ValueError, match="adapted to data"):
+    with pytest.raises(ValueError, match="constants of private data"):
         private_of((TABLE, LABELS)).plan(model_on(space))

@@ -144,5 +144,5 @@ def test_a_published_fit_has_one_input():
     private = fm.callbacks.PrivateModel(
         1.0, 0.0, data=(TABLE, Y), guarantee=fm.Published(lot=32)
     )
-    with pytest.raises(ValueError, match="models with one input"):
+    with pytest.raises(ValueError, match="a model with one input"):
         private.plan(model_of())

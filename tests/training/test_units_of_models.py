@@ -163,12 +163,12 @@ def test_words_do_not_make_owners_of_rows_in_a_ledger_that_goes_on():
     by_owner = private(X, Y, OWNERS).ledger
     for words in (None, WORDS, by_owner.unit):
         guarantee = fm.Proven(unit=fm.Unit(words=words))
-        with pytest.raises(ValueError, match="`unit` is that|do not add up"):
+        with pytest.raises(ValueError, match="`unit` must be|cannot count"):
             PrivateModel(by_owner, data=(X, Y), guarantee=guarantee)
     rows = declared().ledger
     for words, owners in ((WORDS, OWNERS), (None, OWNERS), ("a user", None)):
         guarantee = fm.Proven(unit=fm.Unit(words=words, owners=owners))
-        with pytest.raises(ValueError, match="`unit` is that|do not add up"):
+        with pytest.raises(ValueError, match="`unit` must be|cannot count"):
             PrivateModel(rows, data=(X, Y), guarantee=guarantee)
     for words in (None, WORDS):
         guarantee = fm.Proven(unit=fm.Unit(words=words))
@@ -185,8 +185,8 @@ def test_every_statement_says_once_what_a_record_is(owners):
     a word on what one record is."""
     callback, model = private(X, Y, owners), dense()
     line = (
-        "record:     one row of the data as given; a person or record that "
-        "stands in several rows needs `owners`\n"
+        "record:     one row of the data as given; a person or record "
+        "in several rows is protected only with `owners`\n"
     )
     assert callback.report().count(line) == 1
     model.fit(X, Y, callbacks=[callback], verbose=0)

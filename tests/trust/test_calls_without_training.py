@@ -98,7 +98,7 @@ def test_the_twin_trains_as_ever(wrapper):
 def test_no_record_enters_a_step_above_a_released_head(wrapper):
     part = released(head())
     below = keras.layers.Dense(4)
-    with pytest.raises(ValueError, match="is trainable beside the released"):
+    with pytest.raises(ValueError, match="must not be trainable beside"):
         compiled(wrapper(part, [below])).fit(X, TARGETS, verbose=0)
     logs = [
         compiled(wrapper(part)).fit(X, y, verbose=0).history

@@ -9,18 +9,18 @@ from keras_fm.kernel.ledger.ledger_entry import FLOATING_POINT
 from keras_fm.kernel.ledger.ledger_text import shown_unit
 
 RECORD = (
-    "one row of the data as given; a person or record that stands in several "
-    "rows needs `owners`"
+    "one row of the data as given; a person or record in several rows is "
+    "protected only with `owners`"
 )
 _COVERED = (
     "weights, all checkpoints and everything computed from the releases below"
 )
 _UNCOVERED = (
     "metrics on private records{}",
-    "choices made by looking at them{}",
-    "what was scaled, filled in or selected by their statistics before",
+    "choices made by looking at private records{}",
+    "earlier scaling, filling in or selection by statistics of private records",
     "the number of records where public",
-    "refusals of invalid records",
+    "whether invalid records were refused",
 )
 # Of entries that ask how good a model is, or which one is best.
 ASKED = "docs/proofs/evaluation.md"
@@ -114,7 +114,7 @@ def _summary(ledger, entries):
     ]
     if math.isfinite(proven):
         asked = [n for n, e in enumerate(entries, start=1) if e.proof == ASKED]
-        but = f" (but those of {asked})" if asked else ""
+        but = f" (except those of {asked})" if asked else ""
         uncovered = [words.format(but) for words in _UNCOVERED]
         if labels:
             uncovered.insert(0, _FEATURES)

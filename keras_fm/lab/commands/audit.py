@@ -60,10 +60,10 @@ def define(values):
     flag.string(
         "fit",
         None,
-        "In the place of --model: a function of yours, path/to/script.py:"
-        "function. It is given arrays (x, y), trains once and returns a Keras "
-        "model (or a function from x to logits), or (model, ledger). The "
-        "script is imported.",
+        "Instead of --model: a function of yours, "
+        "path/to/script.py:function. It is given arrays (x, y), trains once "
+        "and returns a Keras model (or a function from x to logits), or "
+        "(model, ledger). The script is imported.",
     )
     flag.string(
         "control",
@@ -92,7 +92,8 @@ def define(values):
     flag.float(
         "epsilon",
         0.3,
-        "What is claimed or spent. With --fit, default: what the ledger says.",
+        "The epsilon that is claimed or spent. With --fit, default: the "
+        "ledger's.",
     )
     flag.float(
         "delta",
@@ -145,18 +146,18 @@ def define(values):
         "With --fit, of Gaussian noise on sums over all records: all deltas "
         "of its curve together, which shows more.",
     )
-    flag.integer("seeds", 3, "Audits, with seeds 0, 1, ...")
+    flag.integer("seeds", 3, "Number of audits, with seeds 0, 1, ...")
     flag.integer(
         "epochs",
         600,
-        "Of a training that sees records in every step. Short ones show "
-        "nothing.",
+        "Epochs of a training that sees records in every step. Short ones "
+        "show nothing.",
     )
     flag.integer("control_epochs", 600, "Of the control.")
     flag.integer(
         "batch_size",
         0,
-        "0: all records (dpmac: a fourth of them).",
+        "Records in a batch. 0: all of them (dpmac: a fourth).",
     )
     flag.float("learning_rate", 3e-3, "Of Adam.")
     flag.integer("hidden", 64, "Units of the first layer.")
@@ -164,13 +165,13 @@ def define(values):
         "normalization",
         "batch",
         ["batch", "minmax", "none"],
-        "Of ilm, after its first layer.",
+        "Normalization after the first layer of ilm.",
     )
     flag.enum(
         "noise",
         "once",
         ["once", "per_step"],
-        "Of ilm: once (the paper) or per_step (the authors' code).",
+        "Noise of ilm, drawn once (the paper) or per_step (the authors' code).",
     )
     flag.string(
         "out",

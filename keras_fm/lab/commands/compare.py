@@ -88,7 +88,7 @@ def define(values):
         "methods",
         None,
         f"Comma-separated: all, or some of {', '.join(known.methods())}. "
-        "Default: those that answer in minutes.",
+        "Default: those that take minutes.",
     )
     flag.list(
         "epsilons",
@@ -140,12 +140,12 @@ def define(values):
     flag.bool(
         "isolated",
         False,
-        "A process of its own for every run: exact memory, slower.",
+        "Give every run a process of its own: exact memory, slower.",
     )
     flag.bool(
         "fresh",
         False,
-        "Train again what is kept in the folder runs/ of --out.",
+        "Train again, instead of reading finished runs from runs/ of --out.",
     )
     flag.string(
         "jax_python",
@@ -153,7 +153,7 @@ def define(values):
         "Python interpreter of an environment with jax, jax-privacy and "
         "keras-fm, for the jax_privacy methods.",
     )
-    flag.bool("progress", True, "Say what runs now.")
+    flag.bool("progress", True, "Print what runs now.")
 
 
 def _config(values):

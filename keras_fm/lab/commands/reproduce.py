@@ -44,7 +44,7 @@ def define(values):
     flag.list(
         "epsilons",
         None,
-        "Budgets in the place of the experiment's own.",
+        "Budgets instead of the experiment's own.",
     )
     flag.integer("seeds", None, "Repetitions.")
     flag.string(
@@ -61,7 +61,7 @@ def define(values):
         "points.jsonl, points.csv, figure.png, summary.json and table.txt. "
         "Empty writes nothing.",
     )
-    flag.bool("progress", True, "Say what runs now.")
+    flag.bool("progress", True, "Print what runs now.")
     flag.bool(
         "list",
         False,

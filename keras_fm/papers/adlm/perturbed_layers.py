@@ -45,12 +45,12 @@ class PerturbedInputLayer(ReleasedLayer):
 
     def _how_it_trains(self):
         return (
-            "The layer trains in the published form alone, whose epsilon is "
-            "claimed by the paper and not proven: give fit `callbacks=["
-            "keras_fm.callbacks.PrivateModel(epsilon=1.0, delta=0, "
-            "data=(x, y), "
+            "The layer trains in the published form only, whose epsilon is "
+            "claimed by the paper and not proven: give `fit` "
+            "`callbacks=[keras_fm.callbacks.PrivateModel(epsilon=1.0, "
+            "delta=0, data=(x, y), "
             "guarantee=keras_fm.Published(lot=batch_size))]` with the "
-            "`batch_size` of fit. For a proof write "
+            "`batch_size` of `fit`. For a proof write "
             "`keras.layers.Dense(..., trainable=False)` (or Conv2D) with "
             "public weights, or `keras_fm.make_private(model)`."
         )
@@ -174,13 +174,14 @@ class PerturbedInputLayer(ReleasedLayer):
         network = settings.relevance_of
         if network is None or publishing.data is None:
             raise ValueError(
-                f"The noise of layer '{self.name}' follows the relevance of a "
-                "network that was trained before. Train "
-                "`keras_fm.models.unprotected_twin(model)`, write "
-                "`guarantee=keras_fm.Published(lot=batch_size, settings="
-                "keras_fm.models.PublishedAdLM(relevance_of=twin))`, of an "
-                "AdaptiveLaplace `model.guarantee(lot=batch_size, "
-                "relevance_of=twin)`, and give PrivateModel `data=(x, y)`."
+                f"The noise of layer '{self.name}' follows the relevance of "
+                "a network that is trained before. Train `twin = "
+                "keras_fm.models.unprotected_twin(model)`, and give "
+                "PrivateModel `data=(x, y)` and "
+                "`guarantee=keras_fm.Published(lot=batch_size, "
+                "settings=keras_fm.models.PublishedAdLM(relevance_of=twin))`. "
+                "For an AdaptiveLaplace, the guarantee is "
+                "`model.guarantee(lot=batch_size, relevance_of=twin)`."
             )
         total, count = 0.0, 0
         known = [layer.name for layer in network.layers]

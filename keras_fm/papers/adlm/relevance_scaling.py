@@ -103,9 +103,9 @@ class RelevanceScaling(ReleasedLayer):
             ball = "l2"
         if head is None or reading.others_than(self):
             raise ValueError(
-                "A model can have PrivateEncoder, ChebyshevCRBM and DPPCA "
-                "layers or a RelevanceScaling layer, not both, and needs a "
-                "PrivateDense on top of it."
+                "RelevanceScaling cannot be combined with PrivateEncoder, "
+                "ChebyshevCRBM or DPPCA layers, and needs a PrivateDense on "
+                "top of it."
             )
         here = f"layer '{self.name}'"
         reading.check_reach(here)

@@ -259,8 +259,9 @@ class DeepPrivateAutoencoder(PaperModel):
         """
         if loss is not None and private is not None:
             raise ValueError(
-                "`loss` belongs to the non-private twin: a private fit "
-                "perturbs `PerturbedReconstruction`."
+                "`loss` is for the non-private twin only: a private fit "
+                "always uses `PerturbedReconstruction`. Leave one of `loss` "
+                "and `private` out."
             )
         return pretraining.fit_stack(
             self.autoencoder,

@@ -194,11 +194,11 @@ class DPMAC(PrivateNetwork):
         if clip == "analytic":
             thresholds = self._analytic()
             warnings.warn(
-                'clip="analytic": the thresholds hold for every possible '
-                "record, far above what records reach "
-                f"({', '.join(f'{t:.3g}' for t in thresholds[1])}), and noise "
-                "grows with them. A threshold of yours is usually better: "
-                "`clip=0.1`.",
+                'clip="analytic" takes thresholds that hold for every '
+                "possible record, far above what records reach "
+                f"({', '.join(f'{t:.3g}' for t in thresholds[1])}). Noise "
+                "grows with them: a smaller threshold, such as `clip=0.1`, "
+                "is usually better.",
                 stacklevel=2,
             )
         self.__dict__["_thresholds"] = thresholds
@@ -668,7 +668,7 @@ def _check_orders(order, clip, curvature_clip):
     wanted = order == 2 and not isinstance(clip, str)
     if wanted != (curvature_clip is not None):
         raise ValueError(
-            "`curvature_clip` is needed with `order=2` and thresholds that "
-            "are numbers, and not otherwise. Received: "
+            "`curvature_clip` must be given if `order=2` and `clip` is "
+            "numbers, and left out otherwise. Received: "
             f"curvature_clip={curvature_clip}, order={order}, clip={clip!r}"
         )

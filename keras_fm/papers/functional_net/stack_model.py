@@ -62,8 +62,8 @@ class StackModel(PrivatePart, keras.Model):
             )
         if self.is_released or self.is_perturbed:
             raise ValueError(
-                f"'{self.name}' has a release already, which led to the "
-                "weights it has. Build a new model."
+                f"'{self.name}' already learned from a release. For another, "
+                "build a new model."
             )
         held = self._carrier().described_weights()
         for variable, value in zip(held, weights, strict=True):
@@ -81,11 +81,11 @@ class StackModel(PrivatePart, keras.Model):
             public is None and past_weights.ledgers_of(self)
         ):
             raise ValueError(
-                f"'{self.name}' has other weights than it was built with, or "
-                "is of layers that were trained before, and no ledger knows "
-                "on what. Build a new model of new layers, or give public "
-                "weights by "
-                "`model.start_from(weights, public='where they are from')`."
+                f"'{self.name}' does not have the weights it was built with, "
+                "or its layers were trained before, and no ledger says on "
+                "what. Build a new model of new layers, or give public "
+                "weights: `model.start_from(weights, public='where they are "
+                "from')`."
             )
 
     @property

@@ -311,9 +311,9 @@ def test_statement_of_a_proven_ledger():
         ledger.entries[0].when,
         # What people do with private records beside a fit.
         "metrics on private records",
-        "choices made by looking at them",
-        "what was scaled, filled in or selected by their statistics before",
-        "refusals of invalid records",
+        "choices made by looking at private records",
+        "earlier scaling, filling in or selection by statistics of private",
+        "whether invalid records were refused",
         "side channels",
     ):
         assert words in text

@@ -455,8 +455,8 @@ FROZEN = L.Dense(999, trainable=False)
         (stack(last=L.Dense(1)), {"loss": "categorical_crossentropy"}, "two"),
         (stack(), {"clip": [0.1, 0.2]}, "1 trained layers"),
         (stack(), {"clip": float("nan")}, "`clip`"),
-        (stack(), {"order": 2}, "`curvature_clip` is needed"),
-        (stack(), {"curvature_clip": 1.0}, "`curvature_clip` is needed"),
+        (stack(), {"order": 2}, "`curvature_clip` must be given"),
+        (stack(), {"curvature_clip": 1.0}, "`curvature_clip` must be given"),
         (stack(), {"z_optimizer": keras.optimizers.Lamb()}, "`z_optimizer`"),
         (stack(), {"below": [L.Dense(4)]}, "trainable weights"),
         (

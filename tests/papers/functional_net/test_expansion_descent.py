@@ -89,7 +89,7 @@ def test_a_descent_ends_with_all_its_rounds_and_their_ledger(untraced):
     ledger = fm.Ledger(BUDGET, neighbours="add_remove")
     model = build()
     descent = by_hand(model, x, y, ledger)
-    with pytest.raises(ValueError, match="holds no entry"):
+    with pytest.raises(ValueError, match="has no entry"):
         descent.finish(fm.Ledger(BUDGET, neighbours="add_remove"))
     with pytest.raises(ValueError, match="has 3 rounds"):
         ExpansionDescent(model).finish(ledger)

@@ -184,7 +184,7 @@ def test_no_number_is_refused_and_nothing_is_added(bad, place):
 
 
 def test_without_a_threshold_there_is_no_sensitivity():
-    with pytest.raises(ValueError, match="no sensitivity"):
+    with pytest.raises(ValueError, match="no noise is enough"):
         objective(clip=None).sensitivity("l2", neighbours="add_remove")
     with pytest.raises(ValueError, match="norm"):
         objective().sensitivity("max", neighbours="add_remove")
