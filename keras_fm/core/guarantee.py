@@ -23,7 +23,7 @@ STARTS = ("minimiser", "current")
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Unit:
-    """The privacy unit: what is added, removed or replaced.
+    """Whose data are protected: a record, or an owner of several.
 
     Args:
         owners: `None` (a row), or `(n,)` ids of the records' owners, whole
@@ -76,7 +76,7 @@ class Unit:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Proven:
-    """Every access to the records is covered by a proof (docs/proofs).
+    """Settings of a fit whose every access to records is proven.
 
     Args:
         neighbours: `"add_remove"`, `"replace_one"` or `"replace_label"`

@@ -32,7 +32,7 @@ _APART, _APART_OF_ALL = 0.0075, 5.0
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rounds:
-    """How an output layer is learned by R reads. All fields are public.
+    """Settings of an output layer that learns in R rounds. All are public.
 
     Args:
         reads: int R >= 1, how often the records are read.

@@ -8,7 +8,7 @@ FAST, ALONE, CHANGE = "fast", "record by record", "must change"
 
 
 def check(model):
-    """Says of every layer how `keras_fm.make_private` trains it.
+    """Shows how `keras_fm.make_private` trains each layer of a model.
 
     Nothing is read or spent. A layer is *fast* if the norms of its gradients
     are known before them, *record by record* if a gradient of each record is

@@ -64,7 +64,7 @@ class Suggestion:
 
 
 def suggest(n, epsilon, delta, weights=10_000):
-    """Settings of `make_private` by public numbers: nothing is read.
+    """Suggests settings of `make_private` from public numbers alone.
 
     A fourth of the records is the expected batch, 400 steps are taken, and
     gradients are divided by their norm (`clip=None`). The learning rate is

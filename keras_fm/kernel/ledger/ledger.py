@@ -35,11 +35,23 @@ _charged: dict = {}
 
 
 class BudgetExceededError(ValueError):
-    """A release would cost more than what is left of the budget."""
+    """Raised if a release would cost more than is left of the budget.
+
+    Nothing is read or spent then.
+
+    Example:
+
+    ```python
+    try:
+        model.fit(x, y, callbacks=[private])
+    except keras_fm.BudgetExceededError as error:
+        print(error)
+    ```
+    """
 
 
 class Ledger:
-    """Composes what was spent and refuses what would exceed the budget.
+    """Counts what releases spend, and refuses what exceeds the budget.
 
     `copy.copy`, `copy.deepcopy` and scikit-learn's `clone` give back the same
     object, so that all copies of a model share one budget. A ledger in memory

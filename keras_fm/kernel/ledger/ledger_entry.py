@@ -18,7 +18,7 @@ _LARGEST_CLAIM = 1e50
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LedgerEntry:
-    """One access to private records.
+    """A line of a ledger: one access to private records.
 
     Attributes:
         name: which layer or query it served.
@@ -33,6 +33,13 @@ class LedgerEntry:
             `"floating point"` for noise whose low-order bits no proof covers.
         notes: further public facts (n declared public, public data used).
         when: UTC time, ISO 8601.
+
+    Example:
+
+    ```python
+    for entry in private.ledger.entries:
+        print(entry.name, entry.guarantee, entry.proof)
+    ```
     """
 
     name: str

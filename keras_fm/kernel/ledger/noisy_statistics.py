@@ -40,12 +40,20 @@ def query_of_kind(kind):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class Release:
-    """Perturbed statistics: public from here on.
+    """Noisy sums of records, which may be published and trained on.
 
     Attributes:
         statistics: dict of arrays by the query's names, noise added.
         query, mechanism, neighbours: how they were made.
         private: `False` if the noise was reproducible.
+
+    Example:
+
+    ```python
+    release = private.releases["private_dense"]
+    release.save("release.npz")
+    layer.learn(Release.load("release.npz"), ledger)
+    ```
     """
 
     statistics: dict

@@ -54,7 +54,7 @@ def audit(
     seeds: Sequence[int] = (0, 1, 2),
     progress: bool = True,
 ) -> AuditReport:
-    """Measures how much a training reveals, against what is said about it.
+    """Attacks a training, and measures what it reveals at least.
 
     For each seed, m canaries are planted into the records, each by a fair
     coin (`CanaryPlan`), `fit` trains once on the result, and the coins are
