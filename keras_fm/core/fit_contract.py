@@ -155,9 +155,9 @@ def check_held_out(validation_data, data, model=None, name="`data`"):
     reason = private_because(validation_data, data, model, name)
     if reason is not None:
         raise ValueError(
-            f"`validation_data` holds private records: {reason}. No "
-            "statement would cover metrics on them. Pass held-out or public "
-            "records, or evaluate under the same ledger after `fit`: "
+            f"`validation_data` holds private records: {reason}. No statement "
+            "would cover metrics on them. Pass held-out or public records, or "
+            "evaluate under the same ledger after `fit`: "
             "`keras_fm.evaluation.private_evaluate(model, data, "
             "ledger=private.ledger, share=...)`."
         )

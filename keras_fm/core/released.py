@@ -179,7 +179,7 @@ def check_paid(ledger, releases):
         if one not in paid:
             raise ValueError(
                 "The ledger has no entry of a release, so a statement made "
-                "from it would leave out what was spent. Pass the ledger "
-                f"that was charged for the release. Received: {ledger!r}"
+                "from it would leave out what was spent. Pass the ledger that "
+                f"was charged for the release. Received: {ledger!r}"
             )
         paid.remove(one)

@@ -132,9 +132,9 @@ def seal_running(model, part):
     if others:
         raise ValueError(
             f"'{others[0].path}' must not be trainable beside the released "
-            f"layer '{part.name}': training it would need the private "
-            "records again. Set `trainable = False` on its layer, or "
-            "compute features with the released model's `predict`."
+            f"layer '{part.name}': training it would need the private records "
+            "again. Set `trainable = False` on its layer, or compute features "
+            "with the released model's `predict`."
         )
     _check_statistics(model)
     _check_fit(model)

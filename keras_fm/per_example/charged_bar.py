@@ -7,8 +7,8 @@ import keras
 from keras_fm.kernel.ledger.statement import rounded_up
 
 _FIRST = (
-    "Metrics of training rows are not shown, because they could reveal "
-    "single rows. Give `validation_data=` of rows that need no protection."
+    "Metrics of training rows are not shown, because they could reveal single "
+    "rows. Give `validation_data=` of rows that need no protection."
 )
 
 

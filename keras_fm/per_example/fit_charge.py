@@ -25,8 +25,8 @@ _SHUFFLED = (
     "(Poisson samples); see docs/guarantees.md"
 )
 _PLACES = (
-    "the place of each record in the order is public by declaration; a "
-    "record that is left out leaves its place empty"
+    "the place of each record in the order is public by declaration; a record "
+    "that is left out leaves its place empty"
 )
 
 
@@ -90,8 +90,8 @@ class FitCharge:
         if not (full or ordered) and str(ledger.neighbours) != "add_remove":
             raise ValueError(
                 'Poisson samples have a proof for neighbours="add_remove" '
-                "only. Leave `neighbours` out, or give `fit` "
-                f"batch_size={n}, all records in every step. Received: "
+                f"only. Leave `neighbours` out, or give `fit` batch_size={n}, "
+                "all records in every step. Received: "
                 f"neighbours={ledger.neighbours}"
             )
         self.per_epoch = steps_per_epoch or max(1, math.ceil(n / batch_size))
@@ -135,10 +135,9 @@ class FitCharge:
             )
         if steps_per_epoch is not None:
             raise ValueError(
-                "`steps_per_epoch` must be left out with `participation`: "
-                "an epoch is one pass over all records, `ceil(n / "
-                "batch_size)` steps. Received: "
-                f"steps_per_epoch={steps_per_epoch}"
+                "`steps_per_epoch` must be left out with `participation`: an "
+                "epoch is one pass over all records, `ceil(n / batch_size)` "
+                f"steps. Received: steps_per_epoch={steps_per_epoch}"
             )
 
     def released_first(self, noise):
@@ -288,9 +287,9 @@ class FitCharge:
                 f"  batch: {batch}",
                 f"  noise: multiplier {noise.noise_multiplier:.4g}, "
                 f"{noise.stddev:.4g} clips for each of {size:,} weights",
-                f"  signal to noise of a step: at most {signal:.3g} (length "
-                "of the sum if all gradients agree, divided by the length "
-                "of the noise)",
+                f"  signal to noise of a step: at most {signal:.3g} (length of "
+                "the sum if all gradients agree, divided by the length of the "
+                "noise)",
                 f"  memory: gradients of up to {held:,} records at a time, "
                 f"{4 * size * (held + 2) / 2**20:,.0f} MiB at most",
                 "",

@@ -58,11 +58,10 @@ class GivenRecords:
             batch_size = batch_size or size
         elif hasattr(x, "__next__") or callable(x):
             raise ValueError(
-                "`x` must be arrays, a `PyDataset`, a finite "
-                "`tf.data.Dataset` or a PyTorch `DataLoader`: a Poisson "
-                "sample is drawn from all rows, and a generator gives each "
-                "row only once. For one epoch, "
-                "`participation=Participation()` takes a generator. "
+                "`x` must be arrays, a `PyDataset`, a finite `tf.data.Dataset` "
+                "or a PyTorch `DataLoader`: a Poisson sample is drawn from all "
+                "rows, and a generator gives each row only once. For one "
+                "epoch, `participation=Participation()` takes a generator. "
                 f"Received: x={type(x).__name__}"
             )
         self.x = keras.tree.map_structure(lambda v: _array("x", v), x)
@@ -131,9 +130,9 @@ class GivenRecords:
             for k, v in class_weight.items()
         ):
             raise ValueError(
-                '`class_weight` must be "balanced", or a dict from labels '
-                "to numbers of at least 0. Labels are whole numbers, or "
-                "those in `classes` of `make_private`."
+                '`class_weight` must be "balanced", or a dict from labels to '
+                "numbers of at least 0. Labels are whole numbers, or those in "
+                "`classes` of `make_private`."
             )
         labels = self.labels
         found = np.ones(len(labels))
@@ -166,11 +165,10 @@ def check_loader(loader):
     )
     if not plain or loader.collate_fn is not default_collate:
         raise ValueError(
-            "A `DataLoader` must have no sampler or `collate_fn` of its "
-            "own: `fit` draws the samples and would ignore both. Choose "
-            "rows with `torch.utils.data.Subset(dataset, rows)`, and "
-            "transform rows in the data set. Received: "
-            f"sampler={type(sampler).__name__}"
+            "A `DataLoader` must have no sampler or `collate_fn` of its own: "
+            "`fit` draws the samples and would ignore both. Choose rows with "
+            "`torch.utils.data.Subset(dataset, rows)`, and transform rows in "
+            f"the data set. Received: sampler={type(sampler).__name__}"
         )
 
 
@@ -182,10 +180,9 @@ def batches_of(x):
         endless = int(x.cardinality()) == -1
     if endless:
         raise ValueError(
-            "A data set without end has no number of records, and the "
-            "privacy of a sample depends on that number. Leave out "
-            "`.repeat()` (`epochs` repeats the records), or give the "
-            "`PyDataset` a length."
+            "A data set without end has no number of records, which privacy "
+            "depends on. Leave out `.repeat()` (`epochs` repeats the records), "
+            "or give the `PyDataset` a length."
         )
     if isinstance(x, keras.utils.PyDataset):
         return (x[i] for i in range(x.num_batches))
@@ -237,9 +234,9 @@ def _array(name, value):
         )
     if name == "y" and is_text(found):
         raise ValueError(
-            "`y` must hold numbers, or `classes` must list the labels that "
-            'may occur: `make_private(model, classes=["no", "yes"])`. '
-            f"Received: dtype={found.dtype}"
+            "`y` must hold numbers, or `classes` must list the labels that may "
+            'occur: `make_private(model, classes=["no", "yes"])`. Received: '
+            f"dtype={found.dtype}"
         )
     return found.astype("float32") if found.dtype == "float64" else found
 
@@ -303,9 +300,9 @@ def _joined(batches):
     }
     if len(shapes) > 1:
         raise ValueError(
-            "Rows must have one shape in all batches: padding to the "
-            "longest row of a batch reveals the length of other rows. Pad "
-            "to a public length: `padded_batch(..., padded_shapes=...)`. "
-            f"Received shapes: {sorted(shapes)}"
+            "Rows must have one shape in all batches: padding to the longest "
+            "row of a batch reveals the length of other rows. Pad to a public "
+            "length: `padded_batch(..., padded_shapes=...)`. Received shapes: "
+            f"{sorted(shapes)}"
         )
     return (*together(np.concatenate, found), size)

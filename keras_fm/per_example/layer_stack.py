@@ -97,8 +97,8 @@ def check_layer(layer, seen):
         )
     if getattr(layer, "activity_regularizer", None) is not None:
         raise ValueError(
-            f"`activity_regularizer` of layer {kind} would use records "
-            "without clipping. Remove it."
+            f"`activity_regularizer` of layer {kind} would use records without "
+            "clipping. Remove it."
         )
     if seen:
         raise ValueError(

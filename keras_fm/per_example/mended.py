@@ -56,8 +56,8 @@ def check(model):
         if type(layer).__name__ == "TorchModuleWrapper":
             raise ValueError(
                 f"'{layer.name}' (TorchModuleWrapper) has trainable weights, "
-                "and gradients of single records cannot be computed for "
-                "them. Write the module as Keras layers."
+                "and gradients of single records cannot be computed for them. "
+                "Write the module as Keras layers."
             )
         states = keras.tree.flatten(getattr(layer, "states", None) or ())
         if getattr(layer, "stateful", False) and any(
@@ -145,7 +145,7 @@ def _own_work(model):
     ]
     return (
         "`fix=True` is for sequential and functional models of layers that "
-        "have a `get_config`, and does not change layers inside other "
-        f"layers. In {type(model).__name__}, replace each BatchNormalization "
-        "by hand: " + "; ".join(lines)
+        "have a `get_config`, and does not change layers inside other layers. "
+        f"In {type(model).__name__}, replace each BatchNormalization by hand: "
+        + "; ".join(lines)
     )

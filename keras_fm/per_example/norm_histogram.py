@@ -160,8 +160,7 @@ class NormHistogramRelease(Release):
         if not np.all(totals[:, -1] > 0):
             raise ValueError(
                 "The noise hides the histogram: no count stands out. Give "
-                "thresholds as numbers, or give the histogram a larger "
-                "share of the budget."
+                "thresholds as numbers, or the histogram a larger share."
             )
         reached = totals >= level * totals[:, -1:]
         return self.query.upper_edges[reached.argmax(axis=1)]

@@ -48,10 +48,10 @@ def check(model, ledger, public, known):
         return
     if known is not None:
         raise ValueError(
-            f"'{model.name}' no longer has the weights of its private fit, "
-            "and no ledger says what the new ones were trained on. Build a "
-            "new model, or say where its weights are from: "
-            '`make_private(model, public="...")`.'
+            f"'{model.name}' no longer has the weights of its private fit, and "
+            "no ledger says what the new ones were trained on. Build a new "
+            "model, or say where its weights are from: `make_private(model, "
+            'public="...")`.'
         )
     if not public:
         check_untrained(model)
@@ -69,10 +69,9 @@ def check_untrained(model):
     for held in model._flatten_layers():
         if steps := steps_of(getattr(held, "optimizer", None)):
             raise ValueError(
-                f"'{held.name}' was trained before, for {steps} steps, and "
-                "no ledger says on what. Build a new model or, if the data "
-                "were public, name them: `make_private(model, "
-                'public="...")`.'
+                f"'{held.name}' was trained before, for {steps} steps, and no "
+                "ledger says on what. Build a new model or, if the data were "
+                'public, name them: `make_private(model, public="...")`.'
             )
 
 

@@ -384,8 +384,8 @@ class PrivateNetwork(keras.Model):
         given_records.check_alone(y, sample_weight, x)
         if class_weight is not None or self.rows_per_owner is not None:
             raise ValueError(
-                "`class_weight` and `owners` need arrays: rows of a stream "
-                "are not read before the first step."
+                "`class_weight` and `owners` need arrays: rows of a stream are "
+                "not read before the first step."
             )
         given = GivenStream(x, batch_size, steps, self.classes)
         given.watch(self.check_labels)
@@ -497,8 +497,8 @@ class PrivateNetwork(keras.Model):
         """Refuses what noisy steps do not promise."""
         if guarantee.kind != "proven":
             raise ValueError(
-                "`make_private` always trains with a proof. Leave "
-                f"`guarantee` out. Received: guarantee={guarantee.kind!r}"
+                "`make_private` always trains with a proof. Leave `guarantee` "
+                f"out. Received: guarantee={guarantee.kind!r}"
             )
         check_proven(guarantee, self.rows_per_owner)
 
@@ -616,9 +616,8 @@ class PrivateNetwork(keras.Model):
         optimizer = getattr(self, "optimizer", None)
         if past_weights.steps_of(optimizer) not in (0, self._iterations):
             raise ValueError(
-                "The optimizer was used outside of a private fit, so its "
-                "momenta may hold private records. Compile with a new "
-                "optimizer."
+                "The optimizer was used outside of a private fit: its momenta "
+                "may hold private records. Compile with a new one."
             )
 
         learned = [id(v) for v in self.model.trainable_variables]
@@ -816,8 +815,8 @@ class PrivateFit:
         """A loss whose gradient is the noisy mean of clipped gradients."""
         if self._mechanism is None:
             raise ValueError(
-                "A private step cannot run before its ledger is charged. "
-                "Give `fit` the callback `keras_fm.callbacks.PrivateModel`."
+                "A private step cannot run before its ledger is charged. Give "
+                "`fit` the callback `keras_fm.callbacks.PrivateModel`."
             )
         # One shape, also where the number of rows is not known to a trace.
         rows, y = self._rows // replicas.in_step(), () if y is None else y
@@ -952,6 +951,6 @@ def _check_own_steps(model):
         if own is not getattr(keras.Model, name) or name in vars(model):
             raise ValueError(
                 f"'{model.name}' ({type(model).__name__}) has its own "
-                f"`{name}`, and a private step does not run it. Leave it "
-                "out; losses belong in `compile` or `add_loss`."
+                f"`{name}`, and a private step does not run it. Leave it out; "
+                "losses belong in `compile` or `add_loss`."
             )

@@ -40,8 +40,8 @@ def without_records(step, name):
             failed = f"({told.group() if told else type(e).__name__})"
         # Outside of `except`, which would keep the first error beside it.
         raise RuntimeError(
-            f"A step of '{name}' failed on the records {failed}; the steps "
-            "of this epoch stay charged. The backend's message is left out, "
+            f"A step of '{name}' failed on the records {failed}; the steps of "
+            "this epoch stay charged. The backend's message is left out, "
             "because it may show a record. To see one, run the same fit "
             "without privacy on made-up records."
         )

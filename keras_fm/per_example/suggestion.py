@@ -54,8 +54,8 @@ class Suggestion:
                 f"noise of a step: at most {self.signal_to_noise:.2g}.",
                 f"You need about {self.rows:,} rows"
                 + (
-                    ". Fewer layers that learn, or rounds on public "
-                    "features, need fewer."
+                    ". Fewer layers that learn, or rounds on public features, "
+                    "need fewer."
                     if few
                     else "."
                 ),

@@ -82,8 +82,8 @@ def of_owners(ledger, guarantee, owners, own):
         return ledger, guarantee
     if not own or ledger.entries:
         raise ValueError(
-            "The ledger of this fit protects rows, and cannot count owners "
-            "as well. Begin one for owners: `PrivateModel(..., "
+            "The ledger of this fit protects rows, and cannot count owners as "
+            "well. Begin one for owners: `PrivateModel(..., "
             "guarantee=Proven(unit=Unit(owners=ids)))`."
         )
     same = dataclasses.replace(guarantee, neighbours=str(ledger.neighbours))
@@ -95,15 +95,15 @@ def _check_labels_alone(guarantee):
     if guarantee.kind == "published":
         raise ValueError(
             'guarantee="published" does not support '
-            'neighbours="replace_label", which none of the papers claims. '
-            'Use "replace_one".'
+            'neighbours="replace_label", which none of the papers claims. Use '
+            '"replace_one".'
         )
     if guarantee.unit.owners is not None or guarantee.unit.reach:
         raise ValueError(
             'neighbours="replace_label" protects the label of one record: '
             "`owners` and `reach` of a Unit are not supported. Use "
-            '"replace_one", which protects all records of an owner with '
-            "their labels."
+            '"replace_one", which protects all records of an owner with their '
+            "labels."
         )
 
 
@@ -121,9 +121,8 @@ def _opened(budget, guarantee, path):
         )
     if path is not None:
         raise ValueError(
-            "`ledger` must be left out if the budget is a Ledger. To keep "
-            "that one in a file, open it there: `keras_fm.Ledger.open(path, "
-            "...)`."
+            "`ledger` must be left out if the budget is a Ledger. To keep that "
+            "one in a file, open it there: `keras_fm.Ledger.open(path, ...)`."
         )
     if neighbours is not None and neighbours != str(budget.neighbours):
         raise ValueError(
@@ -164,8 +163,8 @@ def _check_unit(held, unit):
         fits = proved == unit.proved
     if not fits:
         raise ValueError(
-            f"The privacy unit of the ledger that is continued is {held!r}. "
-            "If that is an owner of several records, pass `owners`; if it "
-            "is one record, repeat its words, `Unit(words=...)`. One ledger "
-            "cannot count both records and owners."
+            f"The privacy unit of the ledger that is continued is {held!r}. If "
+            "that is an owner of several records, pass `owners`; if it is one "
+            "record, repeat its words, `Unit(words=...)`. One ledger cannot "
+            "count both records and owners."
         )

@@ -41,9 +41,9 @@ def check_start(model, top, guarantee):
         if int(keras.ops.convert_to_numpy(optimizer.iterations)) > 0:
             raise ValueError(
                 "The model was trained before its first release, so its "
-                "weights and optimizer state may hold private records that "
-                "no ledger counts. Build and compile a new model, and give "
-                "its first fit the PrivateModel callback."
+                "weights and optimizer state may hold private records that no "
+                "ledger counts. Build and compile a new model, and give its "
+                "first fit the PrivateModel callback."
             )
     if known or top is None:
         return
@@ -195,8 +195,8 @@ def check_parts(model, planned):
         if not part.is_released:
             raise ValueError(
                 f"{name} has no release, so no ledger says what its weights "
-                "were trained on. Release it first, in a model that ends "
-                "with it, or leave it out."
+                "were trained on. Release it first, in a model that ends with "
+                "it, or leave it out."
             )
 
 
@@ -264,10 +264,9 @@ def epsilon_of(model, ledger, delta):
     if len(ledgers) > 1:
         raise ValueError(
             f"The model was released under {len(ledgers)} ledgers, which may "
-            "be of different records, so it has no single epsilon. "
-            "`report()` has a statement of each; "
-            "`ledger.epsilon(delta=...)` is the epsilon of this callback's "
-            "ledger."
+            "be of different records, so it has no single epsilon. `report()` "
+            "has a statement of each; `ledger.epsilon(delta=...)` is the "
+            "epsilon of this callback's ledger."
         )
     return ledgers[0].epsilon(delta=delta)
 
@@ -298,8 +297,8 @@ def check_proven(model, head):
             )
         if _has_batch_state(layer):
             frozen = (
-                " If it is part of a body that was trained by others, and "
-                "its moving statistics are public, freeze the body "
+                " If it is part of a body that was trained by others, and its "
+                "moving statistics are public, freeze the body "
                 "(`body.trainable = False`)."
             )
             raise ValueError(

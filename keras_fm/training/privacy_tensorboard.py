@@ -26,8 +26,8 @@ _STEPS = (
     "charged before the first; a fit that is stopped early costs as much."
 )
 _LOSS = (
-    "What training minimises: the released objective with its noise and "
-    "ridge. It does not measure accuracy; see validation/."
+    "What training minimises: the released objective with its noise and ridge. "
+    "It does not measure accuracy; see validation/."
 )
 
 

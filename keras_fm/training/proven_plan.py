@@ -685,10 +685,9 @@ class ProvenPlan:
                 f"'{name}' was released by another PrivateModel, and this "
                 "ledger does not count what that spent. Use that callback "
                 "again, or continue its ledger: "
-                "`PrivateModel(Ledger.open(path), ...)`. If a model was "
-                "loaded and its ledger has no file, first write `ledger = "
-                "Ledger.from_json(layer.ledger_json)` and "
-                "`ledger.save(path)`."
+                "`PrivateModel(Ledger.open(path), ...)`. If a model was loaded "
+                "and its ledger has no file, first write `ledger = "
+                "Ledger.from_json(layer.ledger_json)` and `ledger.save(path)`."
             )
 
     # Carrying out --------------------------------------------------------

@@ -66,10 +66,8 @@ def problem(layer):
     example = f"keras.layers.{type(layer).__name__}({wanted})"
     return (
         f"got no {named} from its constructor, so it may hold constants of "
-        "private data: adapted to them, set later, or read from a file. "
-        "Build it from public constants"
-        + f" (for example `{example}`)"
-        * bool(names)
+        "private data: adapted to them, set later, or read from a file. Build "
+        "it from public constants" + f" (for example `{example}`)" * bool(names)
     )
 
 

@@ -38,8 +38,8 @@ class PublishedPlan:
         self._whole = whole
         if len(whole.inputs) != 1:
             raise ValueError(
-                'guarantee="published" needs a model with one input. '
-                f"Received a model with {len(whole.inputs)} inputs"
+                'guarantee="published" needs a model with one input. Received '
+                f"a model with {len(whole.inputs)} inputs"
             )
         self._input_shape = tuple(whole.inputs[0].shape[1:])
         parts = [part for part in parts_of(whole) if hasattr(part, "claims")]

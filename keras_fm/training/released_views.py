@@ -61,8 +61,8 @@ def table(releases):
         "",
         "noise: standard deviation on one coordinate. signal / noise: root "
         "mean square of the released vector without its expected noise, "
-        "divided by the noise. Near 1, more epochs do not help; more "
-        "records, better features or a larger epsilon do.",
+        "divided by the noise. Near 1, more epochs do not help; more records, "
+        "better features or a larger epsilon do.",
     ]
     return "\n".join(lines)
 

@@ -34,14 +34,11 @@ def save(path, model, ledger):
         except strict_json.MALFORMED:
             raise ValueError(
                 "`path` must be a new file or an earlier statement, such as "
-                '"statement.json": a ledger has a file of its own. '
-                f"Received: path={path!r}, which holds something else"
+                '"statement.json": a ledger has a file of its own. Received: '
+                f"path={path!r}, which holds something else"
             ) from None
     if model is None:
-        raise ValueError(
-            "There is no statement before a fit. Call `fit` "
-            "with this callback first."
-        )
+        raise ValueError("No statement before a fit: call `fit` first.")
     if hasattr(model, "check_weights"):
         model.check_weights()
     model_check.check_parts(model, ())

@@ -60,10 +60,10 @@ def define(values):
     flag.string(
         "fit",
         None,
-        "Instead of --model: a function of yours, "
-        "path/to/script.py:function. It is given arrays (x, y), trains once "
-        "and returns a Keras model (or a function from x to logits), or "
-        "(model, ledger). The script is imported.",
+        "Instead of --model: a function of yours, path/to/script.py:function. "
+        "It is given arrays (x, y), trains once and returns a Keras model (or "
+        "a function from x to logits), or (model, ledger). The script is "
+        "imported.",
     )
     flag.string(
         "control",
@@ -150,8 +150,8 @@ def define(values):
     flag.integer(
         "epochs",
         600,
-        "Epochs of a training that sees records in every step. Short ones "
-        "show nothing.",
+        "Epochs of a training that sees records in every step. Short ones show "
+        "nothing.",
     )
     flag.integer("control_epochs", 600, "Of the control.")
     flag.integer(

@@ -60,8 +60,8 @@ def of_events(paths):
     ]
     if not ledgers:
         raise ValueError(
-            "its events hold no ledger: the callback PrivacyTensorBoard "
-            "writes one when `fit` ends"
+            "its events hold no ledger: the callback PrivacyTensorBoard writes "
+            "one when `fit` ends"
         )
     shown = {"Curves of the fit.": _drawn(curves)} if curves else {}
     shown |= dict(list(pictures.items())[:_MOST_PICTURES])

@@ -262,8 +262,7 @@ def _comparison(folder, data):
         kind="compare",
         title=f"{dataset}: every way of training, side by side",
         lead=(
-            f"The same data and the same split, trained in {len(labels)} "
-            "ways. "
+            f"The same data and the same split, trained in {len(labels)} ways. "
             + "What is proven and what is only claimed are kept apart."
             * claimed
         ),
@@ -309,8 +308,7 @@ def _comparison_caveats(rows):
         "Accuracy is measured on the test part, on which nothing was chosen. "
         "It is taken to be public: no epsilon here covers its records.",
         "Compare only numbers of one neighbouring relation: an epsilon for "
-        "add_remove may be twice as large for replace_one, at a larger "
-        "delta.",
+        "add_remove may be twice as large for replace_one, at a larger delta.",
         _FRESH,
     ]
     proven = [row for row in rows if _standing(row) == PROVEN]
@@ -479,18 +477,18 @@ def _composition(folder, rows):
         kind="compose",
         title=f"Composition: {title}",
         lead=(
-            "What many releases from the same records cost together, by "
-            "every composition theorem."
+            "What many releases from the same records cost together, by every "
+            "composition theorem."
         ),
         facts=_facts(("Plan", title), ("Run", recorded.get("when"))),
         caveats=(
             "Every row called a proven bound is a valid upper bound of the "
-            "same plan. Use the smallest; the others show what their "
-            "theorem costs.",
+            "same plan. Use the smallest; the others show what their theorem "
+            "costs.",
             'A row marked "as printed" is a formula of a survey that drops '
             "terms. It is not a bound.",
-            "Rows without sampled_ count every run as if it used all "
-            "records: valid, but wasteful for a sampled plan.",
+            "Rows without sampled_ count every run as if it used all records: "
+            "valid, but wasteful for a sampled plan.",
         ),
         pictures=_pictures(
             folder,
@@ -547,9 +545,8 @@ def _audit(folder, data):
         title=f"Audit of a {claim.guarantee} epsilon {least}",
         lead=(
             f"{report.canaries} canaries were planted by coin flips, and the "
-            "coins were guessed from the trained model. With 95 % "
-            "confidence the training has an epsilon of at least "
-            f"{report.bound:.3f}."
+            "coins were guessed from the trained model. With 95 % confidence "
+            f"the training has an epsilon of at least {report.bound:.3f}."
         ),
         # Derived from the numbers, never read.
         standing=report.verdict,
@@ -563,9 +560,9 @@ def _audit(folder, data):
         caveats=(
             "A lower bound refutes a statement or shows nothing. An audit "
             "never proves privacy: a stronger attack may show more.",
-            "The control is the same network, trained without privacy on "
-            "the same canaries. If its bound is not above the statement "
-            "either, the attack is too weak to show anything.",
+            "The control is the same network, trained without privacy on the "
+            "same canaries. If its bound is not above the statement either, "
+            "the attack is too weak to show anything.",
             *report.remarks(),
         ),
         pictures=_pictures(

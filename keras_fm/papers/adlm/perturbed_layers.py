@@ -47,10 +47,9 @@ class PerturbedInputLayer(ReleasedLayer):
         return (
             "The layer trains in the published form only, whose epsilon is "
             "claimed by the paper and not proven: give `fit` "
-            "`callbacks=[keras_fm.callbacks.PrivateModel(epsilon=1.0, "
-            "delta=0, data=(x, y), "
-            "guarantee=keras_fm.Published(lot=batch_size))]` with the "
-            "`batch_size` of `fit`. For a proof write "
+            "`callbacks=[keras_fm.callbacks.PrivateModel(epsilon=1.0, delta=0, "
+            "data=(x, y), guarantee=keras_fm.Published(lot=batch_size))]` with "
+            "the `batch_size` of `fit`. For a proof write "
             "`keras.layers.Dense(..., trainable=False)` (or Conv2D) with "
             "public weights, or `keras_fm.make_private(model)`."
         )
@@ -174,8 +173,8 @@ class PerturbedInputLayer(ReleasedLayer):
         network = settings.relevance_of
         if network is None or publishing.data is None:
             raise ValueError(
-                f"The noise of layer '{self.name}' follows the relevance of "
-                "a network that is trained before. Train `twin = "
+                f"The noise of layer '{self.name}' follows the relevance of a "
+                "network that is trained before. Train `twin = "
                 "keras_fm.models.unprotected_twin(model)`, and give "
                 "PrivateModel `data=(x, y)` and "
                 "`guarantee=keras_fm.Published(lot=batch_size, "

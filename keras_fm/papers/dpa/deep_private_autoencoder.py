@@ -259,9 +259,8 @@ class DeepPrivateAutoencoder(PaperModel):
         """
         if loss is not None and private is not None:
             raise ValueError(
-                "`loss` is for the non-private twin only: a private fit "
-                "always uses `PerturbedReconstruction`. Leave one of `loss` "
-                "and `private` out."
+                "`loss` is for the non-private twin: leave it out of a private "
+                "fit, which uses `PerturbedReconstruction`."
             )
         return pretraining.fit_stack(
             self.autoencoder,

@@ -194,11 +194,11 @@ class DPMAC(PrivateNetwork):
         if clip == "analytic":
             thresholds = self._analytic()
             warnings.warn(
-                'clip="analytic" takes thresholds that hold for every '
-                "possible record, far above what records reach "
+                'clip="analytic" takes thresholds that hold for every possible '
+                "record, far above what records reach "
                 f"({', '.join(f'{t:.3g}' for t in thresholds[1])}). Noise "
-                "grows with them: a smaller threshold, such as `clip=0.1`, "
-                "is usually better.",
+                "grows with them: a smaller threshold, such as `clip=0.1`, is "
+                "usually better.",
                 stacklevel=2,
             )
         self.__dict__["_thresholds"] = thresholds

@@ -147,8 +147,8 @@ class NetworkExpansionQuery(SumQuery):
         """
         if self.clip is None:
             raise ValueError(
-                "Without `clip` one record may change the coefficients by "
-                "any amount, so no noise is enough. Give `clip` a number."
+                "Without `clip` one record may change the coefficients by any "
+                "amount, so no noise is enough. Give `clip` a number."
             )
         replace = is_replaced(norm, neighbours)
         wider = norm == "l1" and self.norm == "l2"
