@@ -377,18 +377,18 @@ def _unit_facts(ledger, unit, reach):
     reaching = [e.name for e in ledger.entries if REACHES in e.reads]
     if not checks.natural("reach", reach) and reaching:
         raise ValueError(
-            f"{reaching[0]!r} of the ledger was released for records that "
-            "hold other units' data. Pass `reach=`, how many others' records "
-            f"one unit's data may enter. Received: reach={reach}"
+            f"{reaching[0]!r} of the ledger was released for records that hold "
+            "data of other units. Pass `reach=`, the number of others' records "
+            f"that one unit's data may enter. Received: reach={reach}"
         )
     if unit is None and ledger.unit == ONE_RECORD:
         return []
     if unit is None or unit not in (ledger.unit, declared_words(ledger.unit)):
         raise ValueError(
-            f"The privacy unit of the ledger is {ledger.unit!r}, and an "
-            "evaluation counts rows. If no unit has more than one row of these "
-            "data, repeat it as `unit=`. Else keep one row of each. "
-            f"Received: unit={unit!r}"
+            f"The privacy unit of the ledger is {ledger.unit!r}, but an "
+            "evaluation counts rows. If no unit has several of these rows, "
+            "repeat it as `unit=`. Otherwise keep one row of each. Received: "
+            f"unit={unit!r}"
         )
     return [f"by declaration no unit ({unit}) has more than one row"]
 
@@ -498,7 +498,7 @@ class AskedModel:
             checks.text("public", public, "words on one line: where from")
             check_line("`public`", public)
             self.facts.append(
-                f"public by declaration: the model that is asked: {public}"
+                f"public by declaration: the evaluated model: {public}"
             )
         if isinstance(model, keras.Model):
             self._check_keras(ledger, public)
@@ -517,10 +517,12 @@ class AskedModel:
             )
         elif self._map is None:
             self.facts.append(
-                "declared to keep nothing of a record: the model that is asked"
+                "declared to keep nothing of a record: the evaluated model"
             )
         elif self._map.unlisted is not None:
-            self.facts.append(f"asked record by record ({self._map.unlisted})")
+            self.facts.append(
+                f"evaluated record by record ({self._map.unlisted})"
+            )
 
     # What it is ----------------------------------------------------------
 
@@ -544,15 +546,15 @@ class AskedModel:
         if not parts:
             raise ValueError(
                 f"The model '{model.name}' has no private part, so nothing "
-                "shows what its weights were trained on. If not on these "
-                "records, say on which: `public='trained on ...'`"
+                "shows what its weights were trained on. If it was not these "
+                "records, say what: `public='trained on ...'`"
             )
         for part in parts:
             if not part.is_released:
                 raise ValueError(
                     f"{type(part).__name__} '{part.name}' has no release, so "
-                    "what its weights were trained on is in no ledger. "
-                    f"Release it first{named}"
+                    "no ledger says what its weights were trained on. Release "
+                    f"it first{named}"
                 )
             if model_check.ledger_besides(ledger, part.ledger_json) is not None:
                 raise ValueError(
@@ -565,13 +567,13 @@ class AskedModel:
             own = [v for v in layer.weights if v.trainable]
             if any(id(v) not in ours for v in own):
                 raise ValueError(
-                    f"Layer '{layer.name}' has trainable weights that are of "
-                    "no release: they may have been trained on the records. "
-                    f"Set `trainable = False` if they are public{named}"
+                    f"Layer '{layer.name}' has trainable weights without a "
+                    "release: they may have been trained on the records. Set "
+                    f"`trainable = False` if they are public{named}"
                 )
         self.facts.append(
-            f"the model that is asked: '{model.name}', by the releases of "
-            "this ledger"
+            f"the evaluated model: '{model.name}', by the releases of this "
+            "ledger"
         )
         self.facts += model_check.public_facts(model, self._top)
 

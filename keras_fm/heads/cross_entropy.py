@@ -69,8 +69,9 @@ class CrossEntropyQuery(QuadraticObjective, QuadraticQuery):
         class_weights.check_field(self)
         if self.class_weights and self.public_features:
             raise ValueError(
-                "`class_weights` depend on labels, so A would, too, but "
-                "`public_features=True` takes A as public. Leave out one."
+                "`class_weights` and `public_features=True` must not be "
+                "combined: A, which is then public, would depend on labels. "
+                "Leave out one."
             )
 
     @property

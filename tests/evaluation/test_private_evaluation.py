@@ -149,7 +149,7 @@ def test_what_a_ledger_does_not_know_is_refused():
     with pytest.raises(ValueError, match="released under another ledger"):
         private_evaluate(model, untouched, ledger=ledger, epsilon=1)
     above = keras.Sequential([model, keras.layers.Dense(2)])
-    with pytest.raises(ValueError, match="trainable weights that are of no"):
+    with pytest.raises(ValueError, match="trainable weights without a"):
         private_evaluate(above, untouched, ledger=private.ledger, epsilon=1)
     assert ledger.entries == ()
     # Other records: it says so, in one line.

@@ -210,7 +210,7 @@ def test_queries_refuse_weights_above_one_and_public_features():
     for make in (CrossEntropyQuery, GradientQuery):
         with pytest.raises(ValueError, match=r"in \[0, 1\]"):
             make(num_features=2, num_outputs=1, class_weights=(1.0, 2.0))
-    with pytest.raises(ValueError, match="A would, too"):
+    with pytest.raises(ValueError, match="must not be combined"):
         CrossEntropyQuery(
             num_features=2,
             num_outputs=1,

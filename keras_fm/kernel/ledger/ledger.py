@@ -358,10 +358,9 @@ class Ledger:
             path = ledger.path
             if path not in (None, file.path) and os.path.exists(path):
                 raise ValueError(
-                    f"The ledger in {file.path!r} is the one that this "
-                    f"process has open in {path!r}: one of the files is a "
-                    "copy, and both together would be two budgets. Open the "
-                    "other one, and remove the copy."
+                    f"The ledger in {file.path!r} is open in this process as "
+                    f"{path!r}: one of the files is a copy, and both would be "
+                    "two budgets. Open the other one, and remove the copy."
                 )
             ledger._take(found, file)
             # Who opens it begins a run.
@@ -455,9 +454,9 @@ class Ledger:
         if before:
             warnings.warn(
                 f"{before[-1].name!r} is charged to {self.path!r} in addition "
-                f"to {len(before)} charge(s) of this name by an earlier "
-                f"run, the last at {before[-1].when}. If that run ended "
-                "before its release was saved, both stay paid for.",
+                f"to {len(before)} charge(s) of this name by an earlier run, "
+                f"the last at {before[-1].when}. If that run ended before its "
+                "release was saved, both charges stay.",
                 stacklevel=4,
             )
 
@@ -488,9 +487,8 @@ class Ledger:
             ledger.reload()
         if not ledger._contents.holds(found):
             raise ValueError(
-                "A text of a ledger that this process knows lost or changed "
-                "entries that were in it: it was edited, or a copy of it was "
-                "charged."
+                "This text of a ledger lost or changed entries that this "
+                "process knows: it was edited, or a copy of it was charged."
             )
         return ledger
 

@@ -28,9 +28,8 @@ def check_neighbours(sampling, neighbours):
     neighbours = Neighbours.of(neighbours)
     if sampling != "full" and neighbours != Neighbours.ADD_REMOVE:
         raise ValueError(
-            "Amplification by sampling is accounted here for "
-            'neighbours="add_remove" only. Use sampling="full" with '
-            'neighbours="replace_one". Received: '
+            'Sampling has a proof for neighbours="add_remove" only. With '
+            'neighbours="replace_one" use sampling="full". Received: '
             f"sampling={sampling!r}"
         )
     return neighbours

@@ -29,7 +29,7 @@ How to read the report:
   ceiling      the bound if every guess were right
   verdict      violated at 95%: the bound is above the stated epsilon
                not refuted: it is not, and the control's is; no proof
-               inconclusive: no power: neither is; says nothing
+               inconclusive: no power: neither is; shows nothing
 
 docs/audit.md explains what an audit can and cannot show. keras_fm.audit is
 the same as a function.

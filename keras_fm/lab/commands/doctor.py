@@ -17,7 +17,7 @@ WORDS = """Says whether this installation works, and what it lacks.
   keras-fm doctor
       one line for every package, check and extra
 
-It speaks where Keras cannot be imported, too. Nothing is downloaded, written
+It also runs where Keras cannot be imported. Nothing is downloaded, written
 or sent. Exit status 0 if the core works (the packages it needs, the backend,
 the random source), 1 if not; extras that are missing are no error.
 """
@@ -146,5 +146,5 @@ def _noise():
         raise ValueError("two draws of the operating system are equal")
     # Right noise is outside with a probability below 1e-18.
     if not 0.8 < float(np.std([first, second])) < 1.25:
-        raise ValueError("the noise has not the spread that was asked for")
+        raise ValueError("the noise lacks the spread that was asked for")
     return "the operating system's, gives fresh noise of the right size"

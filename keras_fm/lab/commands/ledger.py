@@ -17,8 +17,8 @@ A FILE is what `PrivateModel(..., ledger="privacy.json")`, `Ledger.open` or
 `Ledger.save` wrote. It is only read. A file is not authenticated: it says
 what its writer wrote.
 
-Several ledgers are several budgets: if they are of the same records, what
-they say adds up.
+Several ledgers are several budgets. For the same records, add up what they
+say.
 """
 
 

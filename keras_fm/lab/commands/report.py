@@ -28,11 +28,11 @@ A RUN is a folder that `keras-fm compare`, `audit`, `compose`, `reproduce` or a
 PrivacyTensorBoard wrote, or the file of a ledger or statement.
 
 How to read the page:
-  proven                composed from a ledger of what was really read
-  claimed, not proven   a paper's word; its proven column says "no valid
+  proven                composed from a ledger of all releases
+  claimed, not proven   a paper asserts it; its proven column says "no valid
                         proof"
   no privacy            trained on the records without protection
-Tables are sorted by a click on a column's head.
+Click on a column's head to sort a table.
 """
 
 

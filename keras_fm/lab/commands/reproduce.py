@@ -14,15 +14,15 @@ WORDS = """Figures and tables of the five papers, ours beside theirs.
   keras-fm reproduce --list
       the catalogue: every experiment, its data, minutes, printed numbers
   keras-fm reproduce dpmac:accounting
-      one experiment, in a small form that two CPU cores carry
+      one experiment, in a small form for two CPU cores
   keras-fm reproduce adlm
       all experiments of one paper
   keras-fm reproduce dpa:figure-3
       by the paper's own numbers, where they are known
   keras-fm reproduce --full pcdbn:mnist
-      the paper's size: a matter of hours, for a GPU
+      the paper's size: hours on a GPU
   keras-fm reproduce --data=digits dpmac:mnist
-      other data, always there; the paper's numbers are then left out
+      other data, always there, without the paper's numbers
 
 How to read the table:
   guarantee   claimed: the epsilon is what the paper asserts, no proof covers

@@ -9,7 +9,7 @@ NAME = "schema"
 SUMMARY = "a file to fill in: what is public of the columns of a table"
 POSITIONAL = "TABLE"
 
-WORDS = """Writes what is public of a table, for you to fill in.
+WORDS = """Writes a file for what is public of a table, for you to fill in.
 
   keras-fm schema people.csv
       writes schema.toml: a line for every column, without its range

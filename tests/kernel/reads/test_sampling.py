@@ -317,7 +317,7 @@ def test_full_reads_compose_as_gaussians(neighbours):
     ids=["poisson", "shuffled", "pair"],
 )
 def test_replace_one_refuses_amplification(made):
-    with pytest.raises(ValueError, match='Use sampling="full"'):
+    with pytest.raises(ValueError, match='use sampling="full"'):
         sampling.noise_multiplier(
             made, PrivacyBudget(1.0, DELTA), neighbours="replace_one"
         )

@@ -133,7 +133,7 @@ def test_replace_one_doubles_the_noise_of_full_batches():
 
 @pytest.mark.parametrize("sampling", ["poisson", "shuffled"])
 def test_replace_one_refuses_amplification(sampling):
-    with pytest.raises(ValueError, match='Use sampling="full"'):
+    with pytest.raises(ValueError, match='use sampling="full"'):
         config(sampling=sampling).plan(100, 1.0, 1e-5, "replace_one")
 
 
