@@ -121,7 +121,7 @@ def test_training_choice_and_number_within_one_budget():
     assert names == ["head", "choice", "evaluation"]
     statement = ledger.statement()
     assert "metrics on private records (except those of [2, 3])" in statement
-    assert "public by declaration: the model that is asked: from" in statement
+    assert "public by declaration: the evaluated model: from" in statement
     assert "by the releases of this ledger" in statement
     rest = private_evaluate(model, (X, Y), ledger=ledger, share="rest")
     assert ledger.epsilon() == pytest.approx(8.0, rel=1e-3)
