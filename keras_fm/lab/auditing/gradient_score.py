@@ -78,8 +78,8 @@ def gradient_losses(model, x, labels):
             losses[row, form] = norm(x[part], own[part], chosen)
     if not losses.any():
         raise ValueError(
-            "No trainable weight has a gradient: a released layer cuts it, so "
-            'that no record moves it again. Use `score` "loss" or "margin".'
+            "No trainable weight has a gradient: a released layer cuts it off, "
+            'so no record moves it. Use `score` "loss" or "margin".'
         )
     return np.where(np.isfinite(losses), losses, np.nan)
 

@@ -24,9 +24,9 @@ _MEANING = {
         "privacy. This proves nothing: a stronger attack may find one."
     ),
     NO_POWER: (
-        "Against a training without any privacy this attack shows no more "
-        "than the stated epsilon either, so it says nothing. Train longer, or "
-        "take a larger network or more canaries."
+        "Even without any privacy this attack shows no more than the stated "
+        "epsilon, so it says nothing. Train longer, or take a larger network "
+        "or more canaries."
     ),
 }
 
@@ -195,8 +195,8 @@ class AuditReport:
         if self.ceiling <= self.claim.epsilon:
             found.append(
                 f"The ceiling {self.ceiling:.3f} is not above the stated "
-                f"epsilon {self.claim.epsilon:g}: with {self.canaries} "
-                "canaries no training whatever can be refuted."
+                f"epsilon {self.claim.epsilon:g}: {self.canaries} canaries "
+                "cannot refute any training. Plant more."
             )
         swap_only = self.design == "swap"
         if swap_only and self.claim.neighbours == "add_remove":
@@ -208,16 +208,16 @@ class AuditReport:
             )
         if self.runs[0].bound.curve:
             found.append(
-                "Bounds are of Gaussian curves: what is refuted is that the "
-                "training is as private as a Gaussian mechanism with this "
-                "epsilon at this delta, at all deltas. They say nothing of "
-                "other noise, or of samples of the records."
+                "Bounds are for Gaussian noise: they refute that the training "
+                "is as private, at all deltas, as a Gaussian mechanism with "
+                "this epsilon at this delta. They do not apply to other noise, "
+                "or to samples of the records."
             )
         if not swap_only:
             found.append(
-                "The number of records depends on the coins. A training that "
-                "uses it as public (a sampling rate, a lot size) should be "
-                "given a constant, or it reveals their sum."
+                "The number of records depends on the coins. Give a training "
+                "that uses it (as sampling rate or lot size) a constant, or it "
+                "reveals their sum."
             )
         for run in self.runs:
             for who, number in (

@@ -311,10 +311,9 @@ def _train(function, planted):
 def _check_functions(fit, control):
     if control is None:
         raise ValueError(
-            "`control` is required: a function like `fit` that trains the "
-            "same architecture without privacy. Where an attack finds "
-            "nothing in that, finding nothing in the private training says "
-            "nothing, and there is no verdict."
+            "`control` must be a function like `fit` that trains the same "
+            "architecture without privacy. Without it nothing shows that the "
+            "attack can find anything, and there is no verdict."
         )
     for name, function in (("fit", fit), ("control", control)):
         if not callable(function):

@@ -49,8 +49,8 @@ class Views:
         # Not inside `except`: the function's own error may hold values.
         raise ValueError(
             "`augment` failed on a record, or returned another shape or kind "
-            "of numbers for it. Try it on records of your own: what it said "
-            "may show the record."
+            "of numbers for it. Its message is left out, because it may show "
+            "the record: try it on records of your own."
         )
 
     def _view(self, record, rng):

@@ -148,11 +148,11 @@ class Plan:
         for entry in ledger.entries:
             if entry.guarantee != "proven" or not entry.private:
                 raise ValueError(
-                    f"The ledger's entry {entry.name!r} is not proven "
-                    "private: its reads compose to infinity by every method."
+                    f"The ledger's entry {entry.name!r} is not proven private, "
+                    "so every method gives an infinite epsilon."
                 )
         if not ledger.entries:
-            raise ValueError("The ledger is empty: nothing was read.")
+            raise ValueError("The ledger is empty: nothing was released.")
         return cls.of_mechanisms(
             [entry.build_mechanism() for entry in ledger.entries],
             str(ledger.neighbours),
