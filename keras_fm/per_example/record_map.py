@@ -149,7 +149,8 @@ class RecordMap:
                 value = ops.sum(self._trainer.loss_of_records(y, y_pred))
                 # Penalties of activities, not those of weights.
                 for more in scope.losses:
-                    value = value + ops.sum(more)
+                    # Of layers with less precision.
+                    value = value + ops.cast(ops.sum(more), value.dtype)
             elif scope.losses or _masks(y_pred):
                 raise ValueError("a loss of a whole batch")
         if self.way == "together":

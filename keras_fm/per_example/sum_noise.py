@@ -36,22 +36,22 @@ def noisy(mechanism, sums, keys, symmetric=None):
     sizes = [int(np.prod(v.shape)) for v in sums]
     dtype = keras.backend.standardize_dtype(sums[0].dtype)
     if not isinstance(keys, list):
-        drawn = _normal(sum(sizes), keys, dtype)
+        drawn = _normal(sizes, keys, dtype)
     else:
-        parts = [
-            weight * _normal(sum(sizes), own, dtype) for weight, own in keys
+        steps = [
+            [weight * part for part in _normal(sizes, own, dtype)]
+            for weight, own in keys
         ]
-        drawn = sum(parts[1:], parts[0])
-    drawn = mechanism.device_noise(drawn)
-    drawn, found, start = replicas.of_first(drawn), [], 0
-    for index, (value, size) in enumerate(zip(sums, sizes)):
-        part = ops.reshape(drawn[start : start + size], value.shape)
+        drawn = [sum(parts[1:], parts[0]) for parts in zip(*steps)]
+    found = []
+    for index, (value, part) in enumerate(zip(sums, drawn)):
+        part = replicas.of_first(mechanism.device_noise(part))
+        part = ops.reshape(part, value.shape)
         if symmetric is not None and symmetric[index]:
             axes = (*range(len(part.shape) - 2), -1, -2)
             axes = [axis % len(part.shape) for axis in axes]
             part = (part + ops.transpose(part, axes)) / 2
         found.append(value + part)
-        start += size
     return replicas.total(found)
 
 
@@ -72,15 +72,17 @@ def keys_of_steps(keys, weights):
     return keys[:, :own], pairs
 
 
-def _normal(size, keys, dtype):
-    """Standard normal numbers from the first keys of a batch, as fine as what
-    they hide: others would show beside it."""
+def _normal(sizes, keys, dtype):
+    """Vectors of standard normal numbers from the first keys of a batch, as
+    fine as what they hide: others would show beside it."""
     backend = keras.backend.backend()
     if backend == "jax":
         import jax
 
-        return jax.random.normal(jax_key(keys[0, 0]), (size,), dtype)
-    half = -(-size // 2)
+        # Those of one vector would be cut apart, which takes longer.
+        own = jax.random.split(jax_key(keys[0, 0]), len(sizes))
+        return [jax.random.normal(k, (n,), dtype) for k, n in zip(own, sizes)]
+    half = -(-sum(sizes) // 2)
     if backend == "tensorflow":
         import tensorflow as tf
 
@@ -102,7 +104,8 @@ def _normal(size, keys, dtype):
     # long as this, and so do NumPy's.
     radius, angle = ops.sqrt(-2 * ops.log(1 - flat[0])), 2 * np.pi * flat[1]
     found = [radius * ops.cos(angle), radius * ops.sin(angle)]
-    return ops.concatenate(found)[:size]
+    ends = np.cumsum([*sizes, 2 * half - sum(sizes)])[:-1]
+    return ops.split(ops.concatenate(found), ends.tolist())[:-1]
 
 
 def jax_key(words):

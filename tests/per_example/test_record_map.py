@@ -324,6 +324,16 @@ def test_a_record_adds_at_most_one_clip(build):
         assert length([a - b for a, b in zip(whole, rest)]) <= 1
 
 
+def test_a_penalty_in_half_precision_joins_the_loss():
+    def half():
+        penalty = {"activity_regularizer": "l2", "dtype": "mixed_float16"}
+        first = L.Dense(5, **penalty)
+        return keras.Sequential([keras.Input((6,)), first, L.Dense(3)])
+
+    _, made, x, y = map_of(half)
+    assert 0 < length(sums_of(made, x, y, keys_for(made, N), np.eye(N)[0])) <= 1
+
+
 @pytest.mark.parametrize("build", [dense, recurrent, noting])
 def test_what_is_not_finite_is_not_added(build):
     _, made, x, y = map_of(build)
