@@ -155,6 +155,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
             units,
             rounds=rounds,
             class_weight=self._weights(found),
+            perturbed_loss=rounds is None,
             name="private_dense",
             **known,
         )

@@ -16,6 +16,7 @@ from keras_fm.heads import (
     claims,
     class_weights,
     coefficient_noise,
+    perturbed_loss,
     whitening,
 )
 from keras_fm.heads.gradient_query import GradientQuery
@@ -88,6 +89,11 @@ class PrivateDense(ReleasedLayer):
             classes that a twentieth of the layer's budget releases. What a
             record adds is multiplied by the weight of its class over the
             largest, after every bound.
+        perturbed_loss: of classes and one read alone: whether a pure epsilon
+            (delta = 0) releases the minimiser of the cross-entropy with a
+            noisy linear term in the place of A and S: far less noise, and
+            features of all records in memory. Where an owner is the privacy
+            unit, or labels alone are secret, A and S are released.
         unprotected: `True` for the non-private twin.
 
     Input shape: `(batch, inputs)`. Output shape: `(batch, units)`.
@@ -119,6 +125,7 @@ class PrivateDense(ReleasedLayer):
         target_bounds: Any = None,
         feature_l1_bound: float | None = None,
         class_weight: Any = None,
+        perturbed_loss: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -160,6 +167,12 @@ class PrivateDense(ReleasedLayer):
         if rounds is not None:
             rounds = Rounds.of(rounds).of_losses(self._kind.rounds)
         self.rounds = rounds
+        self.perturbed_loss = checks.flag("perturbed_loss", perturbed_loss)
+        if perturbed_loss and (rounds or self.predicts != "classes"):
+            raise ValueError(
+                "`perturbed_loss=True` belongs to one read of classes: leave "
+                f"it out. Received: rounds={rounds}, loss={loss!r}"
+            )
         if bias_feature is None:
             bias_feature = self.feature_bound if numbers else 0.1
         self.bias_feature = checks.positive("bias_feature", bias_feature)
@@ -291,6 +304,17 @@ class PrivateDense(ReleasedLayer):
             **of_targets,
         )
 
+    def _whole_loss(self):
+        """What a pure epsilon asks with `perturbed_loss`."""
+        given = self.class_weight
+        return perturbed_loss.PerturbedLossQuery(
+            num_features=self.num_features,
+            num_outputs=self.units,
+            feature_bound=self.objective_bound,
+            feature_l1_bound=self._objective_l1_bound,
+            class_weights=given if isinstance(given, tuple) else None,
+        )
+
     def check_labels_alone(self):
         if self.class_weight is not None:
             raise ValueError(
@@ -345,17 +369,20 @@ class PrivateDense(ReleasedLayer):
                     f"shape={made.shape}"
                 )
         objective = release.query
-        expected = self.objective(
-            **{
-                name: getattr(objective, name, default)
-                for name, default in (
-                    ("grouped", False),
-                    ("reach", 0),
-                    ("public_features", False),
-                    ("clip", None),
-                )
-            }
-        )
+        if isinstance(objective, perturbed_loss.PerturbedLossQuery):
+            expected = self._whole_loss()
+        else:
+            expected = self.objective(
+                **{
+                    name: getattr(objective, name, default)
+                    for name, default in (
+                        ("grouped", False),
+                        ("reach", 0),
+                        ("public_features", False),
+                        ("clip", None),
+                    )
+                }
+            )
         if self._balanced:
             weights = objective.class_weights
             expected = dataclasses.replace(expected, class_weights=weights)
@@ -365,7 +392,7 @@ class PrivateDense(ReleasedLayer):
                 f"expects {expected}. Received: {objective}"
             )
         check_paid(ledger, [release])
-        if self.rounds is not None:
+        if "weights" in release.statistics:
             hessian, minimiser = None, release.statistics["weights"]
             offset = 0.0
         else:
@@ -431,6 +458,10 @@ class PrivateDense(ReleasedLayer):
             more["prepare"] = prepare
         if self.rounds is None:
             query = self.objective(**unit, public_features=public_features)
+            pure = self.perturbed_loss and not reading.ledger.budget.delta
+            if pure and not (any(unit.values()) or public_features):
+                query = self._whole_loss()
+                more["carry_out"] = reading.minimise
             return [*first, self._planned(reading, query, **more)]
         reading.check_rounds(f"`rounds` of layer '{self.name}'")
         if public_features:

@@ -409,6 +409,18 @@ class ProvenPlan:
         )
         return reads.finish(weights)
 
+    def minimise(self, planned, *, entry, notes, **arguments):
+        """The weights that a `PerturbedLossQuery` asks for, a `Release`."""
+        query, ledger = planned.query, arguments["ledger"]
+        release_lib.checked_entry(query, notes=notes, **arguments)
+        records = query.records(planned.read(), planned.clip)
+        ledger.charge([entry])
+        mechanism, noise = arguments["mechanism"], arguments["noise"]
+        weights = query.minimise(records, mechanism, noise)
+        return release_lib.as_release(
+            {"weights": weights}, query, mechanism, ledger, noise
+        )
+
     def release_of(self, planned, statistics):
         """A `Release` of statistics that carry claimed noise."""
         return RELEASES[type(planned.query)](

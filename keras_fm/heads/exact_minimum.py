@@ -1,0 +1,192 @@
+"""The minimum of a cross-entropy, to a proven distance.
+
+Newton's method, stopped by a gradient whose error is known: products of
+features on a grid with weights and residuals in pieces of few bits are exact
+(docs/proofs/perturbed_loss.md, "The machine").
+"""
+
+import math
+
+import numpy as np
+from scipy import linalg
+
+from keras_fm.heads.coefficient_grid import EXACT_ROWS, CoefficientGrid
+from keras_fm.kernel.sums import UNIT_ROUNDOFF, chunks
+
+# The bound on the gradient's error holds for so many.
+MOST_RECORDS = 2**24
+# Steps of the two pieces of a residual.
+_RESIDUALS = 2.0**-24, 2.0**-48
+# A step of Newton's method need not be exact.
+_INEXACT, _MOST_PRODUCTS = 1e-4, 300
+
+
+class Records:
+    """Records in memory: as secret as they were.
+
+    Args:
+        query: a `PerturbedLossQuery`.
+
+    Attributes:
+        tolerance: L2 bound on the gradient at what `minimum` returns.
+    """
+
+    def __init__(self, query):
+        self._query, self._blocks, self._waiting = query, [], []
+        self._grid = CoefficientGrid(query.feature_bound, 1.0)
+        roundings = (20 * query.num_outputs + 64) * UNIT_ROUNDOFF
+        self._error = MOST_RECORDS * query.feature_bound * roundings
+        self.tolerance = 4 * self._error
+        # Products with features are then below 2^52.
+        root = math.ceil(math.log2(query.num_features) / 2)
+        self._bits = 52 - 14 - root
+
+    def add(self, rows, labels):
+        """Takes rows inside their bounds, which are overwritten, and places
+        of their classes.
+
+        Raises:
+            ValueError: if there are more than `MOST_RECORDS`.
+        """
+        narrow = self._grid.narrow(rows)
+        for part in chunks(len(labels), EXACT_ROWS // 2):
+            self._waiting.append((narrow[part], labels[part]))
+            if sum(len(y) for _, y in self._waiting) >= EXACT_ROWS // 2:
+                self._join()
+        if sum(len(y) for _, y in self._waiting + self._blocks) > MOST_RECORDS:
+            raise ValueError(
+                f"More than {MOST_RECORDS} records: a perturbed loss holds "
+                "them in memory, and its proof no more. Nothing was released."
+            )
+
+    def _join(self):
+        waiting, self._waiting = self._waiting, []
+        if waiting:
+            self._blocks.append(tuple(map(np.concatenate, zip(*waiting))))
+
+    def minimum(self, linear, ridge):
+        """The minimiser of the sum of all losses, <linear, W> and
+        `ridge ||W||^2 / 2`, but for a gradient of at most `tolerance`.
+
+        Args:
+            linear: `(m, M)`.
+            ridge: float > 0, a power of two.
+
+        Returns:
+            `(m, M)` float64.
+        """
+        self._join()
+        pieces = self._pieces(np.zeros_like(linear), 0.0)
+        gradient, known = self._gradient(pieces, linear, ridge)
+        least = np.linalg.norm(gradient)
+        while np.linalg.norm(gradient) > self.tolerance - 2 * self._error:
+            step = self._newton(gradient, known, ridge)
+            # The last one descends from anywhere (self-concordance).
+            far = 1.5 * self._query.feature_bound * np.linalg.norm(step)
+            for share in (1.0, 0.5, 0.25, math.log1p(far) / far):
+                high = _sum(pieces)
+                low = _sum([*pieces, -high]) - share * step
+                tried = self._pieces(high, low)
+                gradient, known = self._gradient(tried, linear, ridge)
+                length = np.linalg.norm(gradient)
+                if length <= (1 - share / 2) * least:
+                    break
+            pieces, least = tried, min(least, length)
+        return _sum(pieces)
+
+    def _pieces(self, high, low):
+        """Four arrays of few bits each, whose sum is about `high + low`."""
+        found, rest = [], high
+        for more in (0.0, low, 0.0, 0.0):
+            rest = rest + more
+            exponent = math.frexp(np.abs(rest).max(initial=0.0))[1]
+            step = 2.0 ** max(exponent - self._bits, -900)
+            found.append(step * np.rint(rest / step))
+            rest = rest - found[-1]
+        return found
+
+    def _gradient(self, pieces, linear, ridge):
+        """The gradient, and of every block features, probabilities and
+        weights."""
+        known, sums = [], np.zeros((2, *linear.shape), np.int64)
+        outputs = self._query.num_outputs
+        targets = np.eye(outputs) if outputs > 1 else np.array([[0.0], [1.0]])
+        weights = np.array(self._query.class_weights or [1.0] * (outputs + 1))
+        for narrow, labels in self._blocks:
+            h = narrow.astype(np.float64)
+            p = self._probabilities(h, pieces)
+            weight = weights[labels][:, None]
+            delta = weight * (p - targets[labels])
+            for total, step in zip(sums, _RESIDUALS):
+                whole = np.rint(delta / step)
+                delta -= step * whole
+                total += (h.T @ whole).astype(np.int64)
+            known.append((narrow, p, weight))
+        scaled = [
+            total.astype(np.float64) * (step * self._grid.feature_step)
+            for total, step in zip(sums, _RESIDUALS)
+        ]
+        ridges = [ridge * piece for piece in pieces]
+        return _sum([*scaled, linear, *ridges]), known
+
+    def _probabilities(self, h, pieces):
+        parts = [self._grid.feature_step * (h @ piece) for piece in pieces]
+        if self._query.num_outputs > 1:
+            # Differences are exact, too.
+            first = sum(parts[::-1]).argmax(axis=1)[:, None]
+            parts = [z - np.take_along_axis(z, first, 1) for z in parts]
+        a, b, *rest = parts
+        z = a + b
+        moved = z - a
+        # What the sum lost, by Knuth's two-sum.
+        z = z + ((a - (z - moved)) + (b - moved) + sum(rest))
+        if self._query.num_outputs == 1:
+            return 0.5 + 0.5 * np.tanh(z / 2)
+        p = np.exp(z)
+        return p / p.sum(axis=1, keepdims=True)
+
+    # Newton's step: no proof rests on it ---------------------------------
+
+    def _newton(self, gradient, known, ridge):
+        """The curvature's inverse times the gradient, by conjugate gradients
+        that one curvature for all outputs preconditions: of one output, its
+        own."""
+        unit, outputs = self._grid.feature_step, self._query.num_outputs
+        shared = ridge * np.eye(len(gradient))
+        for narrow, p, weight in known:
+            mean = (weight * p * (1 - p)).mean(axis=1, keepdims=True)
+            rows = narrow * (unit * np.sqrt(mean))
+            shared += rows.T @ rows
+        factor = linalg.cho_factor(shared)
+
+        def curved(v):
+            found = ridge * v
+            for narrow, p, weight in known:
+                rows = narrow * unit
+                z = weight * p * (rows @ v)
+                if outputs == 1:
+                    z *= 1 - p
+                else:
+                    z -= p * z.sum(axis=1, keepdims=True)
+                found = found + rows.T @ z
+            return found
+
+        step, rest, direction, last = 0.0, gradient, 0.0, 1.0
+        for _ in range(_MOST_PRODUCTS):
+            inner = linalg.cho_solve(factor, rest)
+            size = np.vdot(inner, rest)
+            direction = inner + size / last * direction
+            last, image = size, curved(direction)
+            by = size / np.vdot(direction, image)
+            step, rest = step + by * direction, rest - by * image
+            if np.linalg.norm(rest) <= _INEXACT * np.linalg.norm(gradient):
+                break
+        return step
+
+
+def _sum(arrays):
+    """Rounded once."""
+    flat = [np.ravel(a).tolist() for a in arrays]
+    return np.array([math.fsum(v) for v in zip(*flat)]).reshape(
+        np.shape(arrays[0])
+    )

@@ -1,0 +1,183 @@
+"""The cross-entropy of an output layer as it is, with a noisy linear term.
+
+For records (h_i, y_i), weights W and the cross-entropy l,
+
+    sum_i l(W^T h_i, y_i) + <b, W> + ridge ||W||^2 / 2
+
+is minimised over the records, with Laplace noise b (objective perturbation,
+Chaudhuri, Monteleoni and Sarwate 2011). The minimiser is what is released: it
+has noise of m M numbers, where A has m^2 / 2. A machine finds it but for a
+known distance, which a little noise on the weights covers. The proof is in
+docs/proofs/perturbed_loss.md.
+"""
+
+import dataclasses
+import math
+from functools import partial
+
+import numpy as np
+
+from keras_fm.heads import class_weights
+from keras_fm.heads.exact_minimum import Records
+from keras_fm.heads.gradient_query import WeightsRelease
+from keras_fm.kernel import bounds as bounds_lib
+from keras_fm.kernel import checks, lattice_noise
+from keras_fm.kernel.ledger.noisy_statistics import released_as
+from keras_fm.kernel.noise_mechanisms import LaplaceMechanism
+from keras_fm.kernel.query import SumQuery, is_replaced
+
+# Of epsilon, for the noise on the weights.
+_COVER = 2.0**-7
+# How long a vector of weights may become by the noise alone. Accuracy is flat
+# within a factor of two.
+_REACH = 64.0
+# Steps of the lattice of b in its scale.
+_STEPS = 2.0**47
+# Weights beyond are moved there.
+_LARGEST = 2.0**16
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PerturbedLossQuery(SumQuery):
+    """The weights of one dense output layer at the minimum of its
+    cross-entropy with a noisy linear term, for a pure epsilon.
+
+    Args:
+        num_features: int m, length of a feature vector h (bias entry
+            included).
+        num_outputs: int M. With `M == 1` labels are binary (0 or 1),
+            otherwise classes 0..M-1.
+        feature_bound: C, bound on `||h||_2`.
+        feature_l1_bound: `None`, or a further bound on `||h||_1`.
+        class_weights: `None`, or a number in [0, 1] for each class, which
+            multiplies a record's loss.
+
+    Example:
+
+    >>> objective = PerturbedLossQuery(num_features=9, num_outputs=3)
+    >>> objective.sensitivity("l1", neighbours="add_remove")
+    6.0
+    """
+
+    num_features: int
+    num_outputs: int
+    feature_bound: float = 1.0
+    feature_l1_bound: float | None = None
+    class_weights: tuple | None = None
+
+    # Classes, not labels of their own.
+    independent = False
+    names = ("weights",)
+    proof = "docs/proofs/perturbed_loss.md"
+
+    def __post_init__(self):
+        checks.fields(
+            self,
+            num_features=checks.count,
+            num_outputs=checks.count,
+            feature_bound=checks.norm_bound,
+            feature_l1_bound=partial(checks.optional, checks.norm_bound),
+        )
+        class_weights.check_field(self)
+
+    @property
+    def reads(self):
+        """What a release reads, in words."""
+        bound = self.feature_l1_bound
+        l1 = "" if bound is None else f", ||h||_1 <= {bound:g}"
+        return (
+            f"the minimiser of the cross-entropy ({self.num_features} x "
+            f"{self.num_outputs}) of all records and a noisy linear term, "
+            f"||h||_2 <= {self.feature_bound:g}{l1}"
+            + class_weights.in_words(self.class_weights)
+        )
+
+    @property
+    def shapes(self):
+        return ((self.num_features, self.num_outputs),)
+
+    def sensitivity(self, norm, *, neighbours):
+        """L1 sensitivity of the gradient at any weights: B (two classes, one
+        output) or 2 B, B the L1 bound on features; twice that for
+        replace_one. docs/proofs/perturbed_loss.md, proposition 1."""
+        replace = is_replaced(norm, neighbours)
+        if norm != "l1":
+            raise ValueError(
+                "A perturbed loss is for a pure epsilon: it has an "
+                f'"l1" sensitivity only. Received: norm={norm!r}'
+            )
+        return (2 if replace else 1) * self._longest
+
+    @property
+    def _longest(self):
+        """Bound on the L1 norm of a record's gradient."""
+        bound = math.sqrt(self.num_features) * self.feature_bound
+        bound = min(bound, self.feature_l1_bound or bound)
+        return bound if self.num_outputs == 1 else 2 * bound
+
+    def rounding_error(self, norm):
+        """None: the noise on the weights covers all of it."""
+        return 0.0
+
+    def records(self, batches, clip):
+        """`Records` of batches `(features, labels)`, rows beyond their bounds
+        refused or scaled back."""
+        outputs, records = self.num_outputs, Records(self)
+        bound = self.feature_bound, clip, self.feature_l1_bound
+        for h, y in batches:
+            rows = bounds_lib.checked_features(h, self.num_features, *bound)
+            found = bounds_lib.class_indices(
+                y, len(y), max(2, outputs), outputs
+            )
+            records.add(rows, found)
+        return records
+
+    def terms(self, mechanism):
+        """What a mechanism's epsilon is spent on.
+
+        Returns:
+            tuple `(epsilon, ridge, cover)`: of one record's gradient in b,
+            the ridge, and of the noise on the weights.
+        """
+        outputs, square = self.num_outputs, self.feature_bound**2
+        cover = _COVER * mechanism.epsilon
+        sides = mechanism.sensitivity / self._longest
+        # Rounding of bounds and of these lines.
+        epsilon = (mechanism.epsilon - cover) / sides * (1 - 2.0**-30)
+        least = (8 if outputs > 2 else outputs) * square / epsilon
+        length = self._longest / epsilon * math.sqrt(2 * self.size)
+        ridge = 2.0 ** math.ceil(math.log2(max(least, length / _REACH)))
+        if outputs > 2:
+            # The curvature between classes that a record is not of.
+            epsilon -= square / ridge * (outputs - 2) / (outputs - 1) / sides
+        return epsilon, ridge, cover
+
+    def minimise(self, records, mechanism, noise):
+        """Noisy weights `(m, M)`.
+
+        Args:
+            records: `Records`.
+            mechanism: a `LaplaceMechanism` of this sensitivity, paid for.
+            noise: a `NoiseSource`.
+        """
+        epsilon, ridge, cover = self.terms(mechanism)
+        size = self.size
+        linear = lattice_noise.laplace_release(
+            sensitivity=self._longest,
+            epsilon=epsilon,
+            dimension=size,
+            precision=size / epsilon / _STEPS,
+        )(np.zeros(self.shapes[0]), noise)
+        weights = records.minimum(linear, ridge)
+        # What b may be from a continuous one; what the gradient may be.
+        off = math.sqrt(size) * 2.0**10 / _STEPS * self._longest / epsilon
+        off = math.sqrt(size) * (off + records.tolerance) / ridge
+        covering = LaplaceMechanism(
+            sensitivity=off + size * _LARGEST * 2.0**-52, epsilon=cover / 2
+        )
+        weights = np.clip(weights, -_LARGEST, _LARGEST).ravel()
+        return covering.perturb(weights, noise).reshape(self.shapes[0])
+
+
+# Of which a release is the weights, too.
+released_as(PerturbedLossQuery)(WeightsRelease)
