@@ -306,6 +306,27 @@ def adassp(task):
     return lambda x: (low + high) / 2 + x @ w[:-1] + w[-1], None
 
 
+def mixing(task):
+    """Iterative Hessian Mixing; with the constant, as above."""
+    from keras_fm.lab.baselines.hessian_mixing import hessian_mixing
+
+    low, high = task.target
+    half = (high - low) / 2
+    h = np.c_[task.x, np.ones(len(task.x))] / math.sqrt(2)
+    w = (
+        half
+        / math.sqrt(2)
+        * hessian_mixing(
+            h,
+            (task.y - low) / half - 1,
+            epsilon=task.epsilon,
+            delta=DELTA,
+            rng=np.random.default_rng(),
+        )
+    )
+    return lambda x: low + half + x @ w[:-1] + w[-1], None
+
+
 def functional_numbers(task):
     """Zhang et al. (2012), pure, with our exact sensitivity."""
     from keras_fm.lab.baselines.functional_regression import (
@@ -373,6 +394,7 @@ OF_NUMBERS = {
     "one read": Method(our_numbers),
     "60 reads": Method(many_reads),
     "AdaSSP": Method(adassp),
+    "Hessian Mixing": Method(mixing),
     "one read, pure": Method(functools.partial(our_numbers, delta=0.0)),
     "functional mechanism, pure": Method(functional_numbers),
     "diffprivlib, pure": Method(diffprivlib_numbers),

@@ -38,8 +38,8 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
     Args:
         epsilon: number in (0, 1e6]. Needed, unless `ledger` has a budget.
         delta: number in [0, 1), far below one over the number of records;
-            0 is pure: weights are released, not sums. Needed with `epsilon`: there is no default. `rounds`
-            need more than 0.
+            0 is pure, and releases weights in the place of sums. Needed with
+            `epsilon`: there is no default. `rounds` need more than 0.
         bounds: `(low, high)`, the public range of the columns: numbers, or
             one for each column. Values outside are clipped. Optional with
             `features`, and left out with `columns`.

@@ -32,11 +32,11 @@ class Records:
     """
 
     def __init__(self, query):
-        self._query, self._blocks, self._waiting = query, [], []
+        self._query, self._read = query, []
         self._grid = CoefficientGrid(query.feature_bound, 1.0)
         roundings = (20 * query.num_outputs + 64) * UNIT_ROUNDOFF
-        self._error = MOST_RECORDS * query.feature_bound * roundings
-        self.tolerance = 4 * self._error
+        # Four times what the computed gradient may be wrong by.
+        self.tolerance = 4 * MOST_RECORDS * query.feature_bound * roundings
         # Products with features are then below 2^52.
         root = math.ceil(math.log2(query.num_features) / 2)
         self._bits = 52 - 14 - root
@@ -48,21 +48,18 @@ class Records:
         Raises:
             ValueError: if there are more than `MOST_RECORDS`.
         """
-        narrow = self._grid.narrow(rows)
-        for part in chunks(len(labels), EXACT_ROWS // 2):
-            self._waiting.append((narrow[part], labels[part]))
-            if sum(len(y) for _, y in self._waiting) >= EXACT_ROWS // 2:
-                self._join()
-        if sum(len(y) for _, y in self._waiting + self._blocks) > MOST_RECORDS:
+        self._read.append((self._grid.narrow(rows), labels))
+        if sum(len(y) for _, y in self._read) > MOST_RECORDS:
             raise ValueError(
                 f"More than {MOST_RECORDS} records: a perturbed loss holds "
                 "them in memory, and its proof no more. Nothing was released."
             )
 
-    def _join(self):
-        waiting, self._waiting = self._waiting, []
-        if waiting:
-            self._blocks.append(tuple(map(np.concatenate, zip(*waiting))))
+    def _blocks(self):
+        """Rows and labels of as many as may be summed at once."""
+        rows, labels = map(np.concatenate, zip(*self._read))
+        parts = chunks(len(labels), EXACT_ROWS)
+        return [(rows[part], labels[part]) for part in parts]
 
     def minimum(self, linear, ridge):
         """The minimiser of the sum of all losses, <linear, W> and
@@ -75,11 +72,11 @@ class Records:
         Returns:
             `(m, M)` float64.
         """
-        self._join()
+        blocks = self._blocks()
         pieces = self._pieces(np.zeros_like(linear), 0.0)
-        gradient, known = self._gradient(pieces, linear, ridge)
+        gradient, known = self._gradient(blocks, pieces, linear, ridge)
         least = np.linalg.norm(gradient)
-        while np.linalg.norm(gradient) > self.tolerance - 2 * self._error:
+        while np.linalg.norm(gradient) > self.tolerance / 2:
             step = self._newton(gradient, known, ridge)
             # The last one descends from anywhere (self-concordance).
             far = 1.5 * self._query.feature_bound * np.linalg.norm(step)
@@ -87,7 +84,7 @@ class Records:
                 high = _sum(pieces)
                 low = _sum([*pieces, -high]) - share * step
                 tried = self._pieces(high, low)
-                gradient, known = self._gradient(tried, linear, ridge)
+                gradient, known = self._gradient(blocks, tried, linear, ridge)
                 length = np.linalg.norm(gradient)
                 if length <= (1 - share / 2) * least:
                     break
@@ -105,14 +102,14 @@ class Records:
             rest = rest - found[-1]
         return found
 
-    def _gradient(self, pieces, linear, ridge):
+    def _gradient(self, blocks, pieces, linear, ridge):
         """The gradient, and of every block features, probabilities and
         weights."""
         known, sums = [], np.zeros((2, *linear.shape), np.int64)
         outputs = self._query.num_outputs
         targets = np.eye(outputs) if outputs > 1 else np.array([[0.0], [1.0]])
         weights = np.array(self._query.class_weights or [1.0] * (outputs + 1))
-        for narrow, labels in self._blocks:
+        for narrow, labels in blocks:
             h = narrow.astype(np.float64)
             p = self._probabilities(h, pieces)
             weight = weights[labels][:, None]

@@ -100,19 +100,14 @@ class PerturbedLossQuery(SumQuery):
         """L1 sensitivity of the gradient at any weights: B (two classes, one
         output) or 2 B, B the L1 bound on features; twice that for
         replace_one. docs/proofs/perturbed_loss.md, proposition 1."""
-        replace = is_replaced(norm, neighbours)
-        if norm != "l1":
-            raise ValueError(
-                "A perturbed loss is for a pure epsilon: it has an "
-                f'"l1" sensitivity only. Received: norm={norm!r}'
-            )
-        return (2 if replace else 1) * self._longest
+        checks.one_of("norm", norm, ("l1",), '"l1", of a pure epsilon')
+        return (1 + is_replaced(norm, neighbours)) * self._longest
 
     @property
     def _longest(self):
         """Bound on the L1 norm of a record's gradient."""
-        bound = math.sqrt(self.num_features) * self.feature_bound
-        bound = min(bound, self.feature_l1_bound or bound)
+        dense = math.sqrt(self.num_features) * self.feature_bound
+        bound = min(dense, self.feature_l1_bound or dense)
         return bound if self.num_outputs == 1 else 2 * bound
 
     def rounding_error(self, norm):
@@ -122,14 +117,12 @@ class PerturbedLossQuery(SumQuery):
     def records(self, batches, clip):
         """`Records` of batches `(features, labels)`, rows beyond their bounds
         refused or scaled back."""
-        outputs, records = self.num_outputs, Records(self)
+        records, outputs = Records(self), self.num_outputs
         bound = self.feature_bound, clip, self.feature_l1_bound
         for h, y in batches:
             rows = bounds_lib.checked_features(h, self.num_features, *bound)
-            found = bounds_lib.class_indices(
-                y, len(y), max(2, outputs), outputs
-            )
-            records.add(rows, found)
+            classes = len(y), max(2, outputs), outputs
+            records.add(rows, bounds_lib.class_indices(y, *classes))
         return records
 
     def terms(self, mechanism):

@@ -306,13 +306,12 @@ class PrivateDense(ReleasedLayer):
 
     def _whole_loss(self):
         """What a pure epsilon asks with `perturbed_loss`."""
-        given = self.class_weight
         return perturbed_loss.PerturbedLossQuery(
             num_features=self.num_features,
             num_outputs=self.units,
             feature_bound=self.objective_bound,
             feature_l1_bound=self._objective_l1_bound,
-            class_weights=given if isinstance(given, tuple) else None,
+            class_weights=None if self._balanced else self.class_weight,
         )
 
     def check_labels_alone(self):
@@ -369,20 +368,19 @@ class PrivateDense(ReleasedLayer):
                     f"shape={made.shape}"
                 )
         objective = release.query
+        expected = self.objective(
+            **{
+                name: getattr(objective, name, default)
+                for name, default in (
+                    ("grouped", False),
+                    ("reach", 0),
+                    ("public_features", False),
+                    ("clip", None),
+                )
+            }
+        )
         if isinstance(objective, perturbed_loss.PerturbedLossQuery):
             expected = self._whole_loss()
-        else:
-            expected = self.objective(
-                **{
-                    name: getattr(objective, name, default)
-                    for name, default in (
-                        ("grouped", False),
-                        ("reach", 0),
-                        ("public_features", False),
-                        ("clip", None),
-                    )
-                }
-            )
         if self._balanced:
             weights = objective.class_weights
             expected = dataclasses.replace(expected, class_weights=weights)
