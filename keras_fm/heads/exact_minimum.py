@@ -123,8 +123,7 @@ class Records:
             total.astype(np.float64) * (step * self._grid.feature_step)
             for total, step in zip(sums, _RESIDUALS)
         ]
-        ridges = [ridge * piece for piece in pieces]
-        return _sum([*scaled, linear, *ridges]), known
+        return _sum([*scaled, linear, *(ridge * p for p in pieces)]), known
 
     def _probabilities(self, h, pieces):
         parts = [self._grid.feature_step * (h @ piece) for piece in pieces]
