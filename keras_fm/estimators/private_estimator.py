@@ -167,17 +167,17 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
             notes=notes,
             reproducible_noise=self.reproducible_noise,
         )
-        spent = None
+        spent = False
         try:
             model.fit(x, y, steps_per_epoch=1, verbose=0, callbacks=[private])
-        except BudgetExceededError as e:
-            spent = str(e).splitlines()[0]
+        except BudgetExceededError:
+            spent = True
         if spent:
             # Outside of `except`: scikit-learn prints all that led to it.
             raise BudgetExceededError(
-                f"All fits of this {type(self).__name__} and its clones "
-                "have one budget: say how many there will be, "
-                f"`fits=k`, from the start. Received: fits={self.fits}\n{spent}"
+                f"The budget that all fits of this {type(self).__name__} and "
+                "its clones share is spent. Write `fits=k` for k fits, one for "
+                f"each fold of cross_val_score. Received: fits={self.fits}"
             )
         self.model_, self._shared.ledger = model, ledger
         self.__dict__.update(facts, held_out_=self.held_out)
