@@ -36,7 +36,7 @@ def load(named):
                 f"script.py:function. Received: {text!r}"
             )
         if path not in modules:
-            modules[path] = _import(path)
+            modules[path] = imported(path)
         functions[flag] = getattr(modules[path], name, None)
         if not callable(functions[flag]):
             raise ValueError(
@@ -45,7 +45,8 @@ def load(named):
     return functions
 
 
-def _import(path):
+def imported(path):
+    """The module of a script."""
     folder, file = os.path.split(path)
     # As Python does: a script finds what lies beside it.
     if folder not in sys.path:

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import sys
 
 import keras
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 import keras_fm as fm
 from keras_fm.core import statement_facts
+from keras_fm.lab import script_functions
 from keras_fm.training import saved_statement
 
 pytestmark = pytest.mark.once
@@ -78,6 +80,43 @@ def test_other_weights(released, verify, tmp_path):
     status, out, _ = verify(tmp_path / "other.keras", folder / "statement.json")
     assert status == 1 and "weights: the statement describes" in out
     assert "not those of its release" in out
+
+
+SCRIPT = """
+import keras
+
+
+@keras.saving.register_keras_serializable("mine")
+class Doubled(keras.layers.Layer):
+    def call(self, x):
+        return 2 * x
+"""
+
+
+def test_layers_of_ones_own_are_in_a_script(verify, tmp_path):
+    """The model is from another process, where the script was run."""
+    script = tmp_path / "mine.py"
+    script.write_text(SCRIPT)
+    made = script_functions.imported(str(script)).Doubled()
+    model = keras.Sequential([keras.Input((2,)), made, keras.layers.Dense(1)])
+    private = fm.make_private(model, public="nothing")
+    private.compile("sgd", "mse")
+    budget = fm.callbacks.PrivateModel(2.0, 1e-3)
+    x = np.ones((32, 2), "float32")
+    private.fit(x, x[:, :1], batch_size=16, verbose=0, callbacks=[budget])
+    paths = tmp_path / "mine.keras", tmp_path / "statement.json"
+    model.save(paths[0])
+    budget.save_statement(paths[1])
+    del keras.saving.get_custom_objects()["mine>Doubled"]
+    for name, module in list(sys.modules.items()):
+        if getattr(module, "Doubled", None):
+            del sys.modules[name]
+    status, _, err = verify(*paths)
+    assert status == 2 and "--import=mine.py" in err and err.count("\n") == 1
+    status, _, err = verify(*paths, "--import=nowhere.py")
+    assert status == 2 and "'nowhere.py', which is not a file" in err
+    status, out, err = verify(*paths, f"--import={script}")
+    assert status == 0 and not err and "belong together" in out
 
 
 def _smaller(data):

@@ -1,6 +1,9 @@
 """`keras-fm verify`: whether weights and a statement belong together."""
 
+import os
 import sys
+
+from keras_fm.lab.commands import command_line
 
 NAME = "verify"
 SUMMARY = "whether a model's weights and a privacy statement belong together"
@@ -11,6 +14,8 @@ WORDS = """Checks a model in a file against its privacy statement.
   keras-fm verify mine.keras statement.json
       whether the statement describes these weights, and whether its epsilon
       follows from the entries of its ledger, which are composed anew
+  keras-fm verify mine.keras statement.json --import=mine.py
+      a model with layers of your own, which mine.py registers
 
 MODEL is what `model.save("mine.keras")` wrote, STATEMENT what
 `callback.save_statement("statement.json")` of its `PrivateModel` wrote. Both
@@ -24,13 +29,18 @@ writer's word.
 
 
 def define(values):
-    """There are no flags."""
-    del values
+    """Defines the flags in `values`."""
+    flag = command_line.makers(values)
+    flag.string(
+        "import",
+        None,
+        "The script that defines the model's own layers. It is run: name only "
+        "one that you trust.",
+    )
 
 
 def run(values, rest):
     """Runs the command; returns the exit status."""
-    del values
     if len(rest) != 2:
         raise ValueError(
             "name a model and its statement: `keras-fm verify mine.keras "
@@ -38,9 +48,18 @@ def run(values, rest):
         )
     from keras_fm.core import statement_facts
     from keras_fm.kernel.ledger.statement import rounded_up
+    from keras_fm.lab import script_functions
     from keras_fm.training import saved_statement
 
     path, other = rest
+    script = values["import"].value
+    if script and not os.path.isfile(script):
+        raise ValueError(
+            "`--import` must be the script that defines the model's layers, as "
+            f"path/to/mine.py. Received: {script!r}, which is not a file"
+        )
+    if script:
+        script_functions.imported(os.path.abspath(script))
     stated = saved_statement.SavedStatement(other)
     model = _loaded(path)
     differences = stated.differences(model)
@@ -80,8 +99,9 @@ def _loaded(path):
     except Exception as e:
         words = " ".join(str(e).split())[:300]
         raise ValueError(
-            f"{path!r} is not a model that Keras can load. Layers of your own "
-            "must be registered (`keras.saving.register_keras_serializable`) "
-            "and installed. Keras says: "
+            f"{path!r} is not a model that Keras can load. If it has layers of "
+            "your own: register them in a script, by "
+            "`@keras.saving.register_keras_serializable()`, and name that, "
+            "`--import=mine.py`. Keras says: "
             f"{''.join(c for c in words if c.isprintable())}"
         ) from e
