@@ -121,7 +121,7 @@ class DPSGDClassifier(DPSGDTrainer):
     def _import_library(self):
         return _import_tensorflow_privacy()
 
-    def _why_not(self, model):
+    def _why_not(self, model, shape):
         return tf_keras_twin.why_not(model)
 
     def _train(self, library, x, y, plan, batches):

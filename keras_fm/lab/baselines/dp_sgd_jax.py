@@ -24,16 +24,20 @@ they were Poisson (here that is `sampling="shuffled"`, and only claimed), and
 it takes its seeds from NumPy's global generator.
 """
 
-import contextlib
-import importlib
 import math
 import secrets
-import types
 
 import keras
 import numpy as np
 
-from keras_fm.lab.baselines.dp_sgd_training import DPSGDTrainer
+from keras_fm.lab.baselines.dp_sgd_training import (
+    DPSGDTrainer,
+    changing_state,
+    loss_of,
+    parts_of,
+    with_weights,
+    without_softmax,
+)
 
 # Memory of the gradients that are held at a time. A processor is fastest when
 # they stay in its caches, an accelerator when it is busy.
@@ -97,31 +101,27 @@ class JaxDPSGDClassifier(DPSGDTrainer):
     _form = "vmap"
     _clipping = "gradients"
 
-    def to_keras(self):
-        """The trained Keras 3 model.
-
-        With `model=None` that is `Sequential([Dense(num_classes)])`.
-        """
-        self._check_fitted()
-        return self._model
-
     def _import_library(self):
-        return _import_jax_privacy()
+        return parts_of(
+            "jax-privacy",
+            "jax",
+            'pip install "jax-privacy>=2,<3" jax, in an environment without '
+            "tensorflow-privacy, with Python 3.11 or later and "
+            "KERAS_BACKEND=jax",
+            jax="jax",
+            batch_selection="jax_privacy.batch_selection",
+            clipped_grad="jax_privacy.clipping:clipped_grad",
+            noise_addition="jax_privacy.noise_addition",
+        )
 
-    def _why_not(self, model):
-        for layer in model.layers:
-            if getattr(layer, "seed_generator", None) is not None:
-                return f"the layer {layer.name!r}, whose state training changes"
+    def _why_not(self, model, shape):
+        return changing_state(model, shape)
 
     def _train(self, library, x, y, plan, batches):
-        with _logits(self._model):
+        with without_softmax(self._model):
             step = _Step(self, library, plan, x, y)
             self._take(step, plan, batches)
         step.write_weights()
-
-    def _forward(self, x):
-        with _logits(self._model):
-            return self._model(x, training=False)
 
 
 class _Step:
@@ -140,17 +140,14 @@ class _Step:
         self._variables = model.trainable_variables
         optimizer = config.keras_optimizer(plan.steps)
         optimizer.build(self._variables)
-        frozen = [v.value for v in model.non_trainable_variables]
+        crossentropy = loss_of(model, x.shape[1:])
 
         def loss(weights, x, y):
             if views:
                 # One record: its views are a batch, whose mean is its loss.
                 x, y = x[0], keras.ops.repeat(y, views.count)
-            logits, _ = model.stateless_call(weights, frozen, x, training=True)
-            losses = keras.ops.sparse_categorical_crossentropy(
-                y, keras.ops.cast(logits, "float32"), from_logits=True
-            )
-            return keras.ops.mean(losses)
+            logits, _ = with_weights(model, weights, x)
+            return crossentropy(y, logits)
 
         clipped_mean = library.clipped_grad(
             loss,
@@ -233,50 +230,3 @@ def _microbatch_rows(jax, model):
     outputs = sum(math.prod(v.output.shape[1:]) for v in model.layers)
     memory = _CACHED_BYTES if jax.default_backend() == "cpu" else _DEVICE_BYTES
     return max(8, int(memory // (4 * (weights + outputs))))
-
-
-@contextlib.contextmanager
-def _logits(model):
-    """The model without the softmax of its last layer."""
-    last = model.layers[-1]
-    activation = getattr(last, "activation", None)
-    if activation is not keras.activations.softmax:
-        yield
-        return
-    last.activation = keras.activations.linear
-    try:
-        yield
-    finally:
-        last.activation = activation
-
-
-def _import_jax_privacy():
-    """Returns `jax` and the parts of jax-privacy."""
-    install = (
-        'pip install "jax-privacy>=2,<3" jax, in an environment without '
-        "tensorflow-privacy, with Python 3.11 or later and KERAS_BACKEND=jax"
-    )
-    if keras.backend.backend() != "jax":
-        raise ImportError(
-            "DP-SGD by jax-privacy needs the JAX backend of Keras. Received: "
-            f"backend={keras.backend.backend()!r}. It is chosen before Keras "
-            f"is imported: {install}"
-        )
-    try:
-        return types.SimpleNamespace(
-            jax=importlib.import_module("jax"),
-            batch_selection=importlib.import_module(
-                "jax_privacy.batch_selection"
-            ),
-            clipped_grad=importlib.import_module(
-                "jax_privacy.clipping"
-            ).clipped_grad,
-            noise_addition=importlib.import_module(
-                "jax_privacy.noise_addition"
-            ),
-        )
-    except ImportError as error:
-        raise ImportError(
-            f"DP-SGD by jax-privacy needs jax-privacy 2.0: {install}. "
-            f"The import that failed: {error}"
-        ) from error

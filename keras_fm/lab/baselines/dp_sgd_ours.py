@@ -14,8 +14,3 @@ class NoisyStepsClassifier(DPSGDTrainer):
 
     def _train(self, library, x, y, plan, batches):
         self._by_noisy_steps(library, x, y, plan, batches)
-
-    def to_keras(self):
-        """The trained model."""
-        self._check_fitted()
-        return self._model

@@ -2,16 +2,20 @@
 
 Settings, plan, guarantee, ledger and report of a classifier trained by
 DP-SGD. `dp_sgd` trains one by tensorflow-privacy, `dp_sgd_jax` by
-jax-privacy; a model that they cannot take is trained by the noisy steps of
-`keras_fm.make_private`, and the report says so. Sampler and accountant are
-one object (`keras_fm.sampling.SamplingPlan`), so they cannot disagree.
+jax-privacy, `dp_sgd_opacus` by Opacus; a model that they cannot take is
+trained by the noisy steps of `keras_fm.make_private`, and the report says so.
+Sampler and accountant are one object (`keras_fm.sampling.SamplingPlan`), so
+they cannot disagree.
 """
 
+import contextlib
 import functools
+import importlib
 import math
 import secrets
 import statistics
 import time
+import types
 
 import keras
 import numpy as np
@@ -40,8 +44,8 @@ class DPSGDTrainer:
     """Base of classifiers trained by DP-SGD; a subclass names the library.
 
     A subclass sets `_library`, `_generator`, `_form` and `_clipping`, which
-    the report names, and defines `_import_library`, `_train`, `_forward`,
-    `to_keras` and `_why_not`.
+    the report names, and defines `_import_library`, `_train` and `_why_not`;
+    one that trains another model `_forward` and `to_keras`, too.
     """
 
     _library: str | None = None
@@ -113,7 +117,8 @@ class DPSGDTrainer:
                 "on the same records spends epsilon again: build another "
                 "classifier."
             )
-        why = self._model is not None and self._why_not(self._model)
+        shape = np.shape(x)[1:]
+        why = self._model is not None and self._why_not(self._model, shape)
         library = None if why else self._import_library()
         began = time.perf_counter()
         x, y = self._check_data(x, y, num_classes)
@@ -144,8 +149,9 @@ class DPSGDTrainer:
     def _import_library(self):
         raise NotImplementedError
 
-    def _why_not(self, model):
-        """What the library cannot take of a model, in words, or `None`."""
+    def _why_not(self, model, shape):
+        """What of a model, for records of a shape, the library cannot take,
+        in words, or `None`."""
 
     def _train(self, library, x, y, plan, batches):
         """Prepares a step and hands it to `_take`."""
@@ -207,6 +213,12 @@ class DPSGDTrainer:
                 ]
         if average:
             step.assign(average)
+
+    def to_keras(self):
+        """The trained Keras 3 model: the one that was given, or
+        `Sequential([Dense(num_classes)])` with `model=None`."""
+        self._check_fitted()
+        return self._model
 
     def predict(self, x):
         """Class probabilities.
@@ -374,8 +386,9 @@ class DPSGDTrainer:
         )
 
     def _forward(self, x):
-        """Logits, of the library's own."""
-        raise NotImplementedError
+        """Logits, of the library's own if it has one."""
+        with without_softmax(self._model):
+            return logits_of(self._model, x)
 
     def _keras_loss(self, model, shape):
         """What `make_private` trains a model by."""
@@ -405,6 +418,33 @@ class DPSGDTrainer:
         if y.min() < 0 or y.max() > last:
             raise ValueError(f"`y` must hold class numbers from 0 to {last}.")
         return x, y
+
+
+def parts_of(library, backend, install, **places):
+    """The parts of a library by the names in `places`, each `"module"` or
+    `"module:attribute"`.
+
+    Raises:
+        ImportError: if Keras has another backend, or one is not installed.
+    """
+    if keras.backend.backend() != backend:
+        raise ImportError(
+            f"DP-SGD by {library} needs the {backend} backend of Keras. "
+            f"Received: backend={keras.backend.backend()!r}. It is chosen "
+            f"before Keras is imported: {install}"
+        )
+    found = {}
+    try:
+        for name, place in places.items():
+            module, _, attribute = place.partition(":")
+            found[name] = importlib.import_module(module)
+            if attribute:
+                found[name] = getattr(found[name], attribute)
+    except ImportError as error:
+        raise ImportError(
+            f"DP-SGD by {library}: {install}. The import that failed: {error}"
+        ) from error
+    return types.SimpleNamespace(**found)
 
 
 # Models of any kind ---------------------------------------------------------
@@ -449,6 +489,52 @@ def loss_of(model, shape):
     if units_of(model, shape) == 1:
         return keras.losses.BinaryCrossentropy(from_logits=raw)
     return keras.losses.SparseCategoricalCrossentropy(from_logits=raw)
+
+
+def with_weights(model, weights, x):
+    """What a model gives in training with others in the place of its trainable
+    weights, and the scope of what that assigns; nothing is assigned."""
+    mapping = list(zip(model.trainable_variables, weights, strict=True))
+    with keras.StatelessScope(mapping) as scope:
+        return model(x, training=True), scope
+
+
+def changing_state(model, shape):
+    """What of a model, for records of a shape, is another at every step: a
+    state, or random numbers; in words, or `None`."""
+    x = np.random.default_rng(0).random((64, *shape), np.float32)
+    model(x)
+    weights = [v.value for v in model.trainable_variables]
+    first, scope = with_weights(model, weights, x)
+    # PyTorch's generator is no state of a layer.
+    second, _ = with_weights(model, weights, x)
+    pairs = [("seed_generator", first, second)]
+    for state in model.non_trainable_variables:
+        pairs.append((state.path, state, scope.get_current_value(state)))
+    for path, before, after in pairs:
+        if after is not None and np.any(
+            keras.ops.convert_to_numpy(keras.ops.not_equal(before, after))
+        ):
+            if "seed_generator" in path:
+                return "a layer that draws random numbers in training"
+            layer = path.split("/")[-2]
+            return f"the layer {layer!r}, whose state training changes"
+    return None
+
+
+@contextlib.contextmanager
+def without_softmax(model):
+    """The model without the softmax of its last layer."""
+    last = (getattr(model, "layers", None) or [None])[-1]
+    activation = getattr(last, "activation", None)
+    if activation is not keras.activations.softmax:
+        yield
+        return
+    last.activation = keras.activations.linear
+    try:
+        yield
+    finally:
+        last.activation = activation
 
 
 def of_classes(model, outputs):

@@ -153,6 +153,11 @@ def define(values):
         "Python interpreter of an environment with jax, jax-privacy and "
         "keras-fm, for the jax_privacy methods.",
     )
+    flag.string(
+        "torch_python",
+        None,
+        "The same with torch and opacus, for the opacus methods.",
+    )
     flag.bool("progress", True, "Print what runs now.")
 
 
@@ -185,6 +190,7 @@ def run(values, rest):
             isolated=values.isolated,
             fresh=values.fresh,
             jax_python=values.jax_python,
+            torch_python=values.torch_python,
             command=command_line.of(NAME, values),
         )
     except experiments.RunFailedError as e:

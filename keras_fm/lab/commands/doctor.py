@@ -39,6 +39,7 @@ EXTRAS = (
         ("jax", "jax-privacy"),
         "baselines.JaxDPSGDClassifier (an environment of its own)",
     ),
+    ("opacus", ("torch", "opacus"), "Opacus in comparisons"),
 )
 
 

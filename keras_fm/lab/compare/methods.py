@@ -18,6 +18,7 @@ from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.kernel.ledger.ledger import Ledger
 from keras_fm.lab import baselines, known
 from keras_fm.lab.baselines import dp_sgd
+from keras_fm.lab.baselines.dp_sgd_opacus import OpacusClassifier
 from keras_fm.lab.baselines.dp_sgd_ours import NoisyStepsClassifier
 from keras_fm.lab.baselines.dp_sgd_training import loss_of
 from keras_fm.lab.engine.job import Series
@@ -454,7 +455,9 @@ def _of(train, **kwargs):
 
 _FAST = {"form": "fast_clipping"}
 _JAX_KIND = {"kind": baselines.JaxDPSGDClassifier}
-_OURS = {"kind": NoisyStepsClassifier, "network": _for_steps}
+_OPACUS_KIND = {"kind": OpacusClassifier}
+_MENDED = {"network": _for_steps}
+_OURS = {"kind": NoisyStepsClassifier}
 _HEAD = {"network": _head}
 _CNN = {"network": _rival_cnn}
 _IMAGES = {"on_images": True}
@@ -479,7 +482,7 @@ _HOW = {
     "functional_published": _of(_functional, is_published=True),
     "functional_proven": _of(_functional, is_published=False),
     # One choice for all who clip and add noise to the same sums.
-    "all_layers": _rival("all", **_OURS),
+    "all_layers": _rival("all", **_MENDED, **_OURS),
     "dp_sgd_vectorized": _rival("all", form="vectorized"),
     "dp_sgd_fast": _rival("all", **_FAST),
     "dp_adam": _rival("all, adam", "adam", **_FAST),
@@ -487,9 +490,11 @@ _HOW = {
     # The output layer only: the rival feature for feature.
     "dp_sgd_head": _rival("head", **_HEAD, **_FAST),
     "dp_sgd_whitened": {"train": _dp_sgd_whitened, "tuned": "head, whitened"},
-    "jax_privacy": _rival("all", **_JAX_KIND),
+    "jax_privacy": _rival("all", **_MENDED, **_JAX_KIND),
     "jax_privacy_cnn": {**_rival("cnn", **_CNN, **_JAX_KIND), **_IMAGES},
     "jax_privacy_head": _rival("head", **_HEAD, **_JAX_KIND),
+    "opacus": _rival("all", **_MENDED, **_OPACUS_KIND),
+    "opacus_head": _rival("head", **_HEAD, **_OPACUS_KIND),
 }
 
 

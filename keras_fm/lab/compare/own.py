@@ -9,8 +9,8 @@ import numpy as np
 
 from keras_fm.core.private_part import parts_of
 from keras_fm.lab import script_functions
-from keras_fm.lab.baselines import tf_keras_twin
-from keras_fm.lab.baselines.dp_sgd_training import in_a_row
+from keras_fm.lab.baselines import dp_sgd_opacus, tf_keras_twin
+from keras_fm.lab.baselines.dp_sgd_training import changing_state, in_a_row
 from keras_fm.lab.compare.methods import METHODS
 from keras_fm.per_example.private_network import make_private
 
@@ -20,7 +20,15 @@ _ON_THE_BODY = (
     "dp_sgd_head",
     "dp_sgd_whitened",
     "jax_privacy_head",
+    "opacus_head",
 )
+_RIVALS = {
+    "jax_privacy": ("jax-privacy", changing_state),
+    "opacus": (
+        "Opacus, to which the model is one module,",
+        dp_sgd_opacus.why_not,
+    ),
+}
 _ENDS = (
     keras.layers.Activation,
     keras.layers.InputLayer,
@@ -108,6 +116,12 @@ class OwnModel:
                 return f"tensorflow-privacy cannot take {found}"
         elif name == "all_layers":
             return self._why_no_steps()
+        elif name in _RIVALS:
+            if why := self._why_no_steps():
+                return why
+            library, why_not = _RIVALS[name]
+            if found := why_not(self.for_steps(0), self._given[0]):
+                return f"{library} cannot take {found}"
         return ""
 
     def _why_no_steps(self):

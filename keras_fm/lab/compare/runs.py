@@ -30,6 +30,7 @@ def run(
     isolated=False,
     fresh=False,
     jax_python=None,
+    torch_python=None,
     command=None,
     build=None,
     given=None,
@@ -50,8 +51,9 @@ def run(
         isolated: whether every run gets a process of its own, which makes
             its memory figure exact; needs `processes`.
         fresh: whether runs that are kept are trained again.
-        jax_python: `None`, or the Python interpreter of an environment with
-            JAX, jax-privacy and this package, for the methods that need it.
+        jax_python, torch_python: `None`, or the Python interpreter of an
+            environment with JAX and jax-privacy, or with PyTorch and Opacus,
+            and this package, for the methods that need it.
         command: `None`, or the command line to write down.
         build: `None`, or the function in the place of `spec.model`; it runs
             in this process.
@@ -68,9 +70,10 @@ def run(
         ValueError: if the data are no images, or nothing can be written to
             `out` now.
     """
+    pythons = {"jax": jax_python, "torch": torch_python}
     for name in spec.methods:
         method = METHODS[name]
-        if not (method.available() or (method.backend and jax_python)):
+        if not (method.available() or pythons.get(method.backend)):
             raise ImportError(
                 f"{name!r} needs {', '.join(method.packages)} on the backend "
                 f"{method.backend or 'tensorflow'!r}."
@@ -97,7 +100,7 @@ def run(
             own,
             0 if build else processes,
             isolated,
-            jax_python,
+            pythons,
             shown.began,
         )
         requests = {
@@ -233,7 +236,7 @@ def _keys(spec, data, own):
 # Where it runs ------------------------------------------------------------
 
 
-def _pool(stack, spec, data, own, processes, isolated, jax_python, began):
+def _pool(stack, spec, data, own, processes, isolated, pythons, began):
     """Function from a dict of requests to (key, answer) as they come."""
     folder, arrays, places = None, None, {}
 
@@ -261,17 +264,17 @@ def _pool(stack, spec, data, own, processes, isolated, jax_python, began):
         return "-m", "keras_fm.lab.compare", folder
 
     def place(name):
-        elsewhere = METHODS[name].backend == "jax" and jax_python
-        elsewhere = elsewhere and not METHODS[name].available()
-        where = "jax" if elsewhere else "here"
+        where = METHODS[name].backend
+        if METHODS[name].available() or not pythons.get(where):
+            where = "here"
         if where not in places:
-            if elsewhere:
+            if where in pythons:
                 made = workers.Processes(
                     arguments(),
                     1,
                     isolated,
-                    jax_python,
-                    {"KERAS_BACKEND": "jax"},
+                    pythons[where],
+                    {"KERAS_BACKEND": where},
                     began=began,
                 )
             elif processes:

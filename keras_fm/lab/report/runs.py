@@ -36,7 +36,7 @@ TUNED = (
     "validation split of the training part. The privacy cost of that choice is "
     "not charged: the proven epsilon covers the final training only."
 )
-_RIVALS = ("all_layers", "dp_sgd", "dp_adam", "jax_privacy")
+_RIVALS = ("all_layers", "dp_sgd", "dp_adam", "jax_privacy", "opacus")
 _FRESH = (
     "Noise is drawn fresh in every run: the same command gives slightly "
     "different numbers. A seed fixes initial weights only."

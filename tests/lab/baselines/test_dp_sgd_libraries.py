@@ -1,5 +1,5 @@
-"""DP-SGD by tensorflow-privacy and by jax-privacy, each in an environment of
-its own: what both must do."""
+"""DP-SGD by tensorflow-privacy, jax-privacy and Opacus, each where it is
+installed: what all must do."""
 
 import dataclasses
 import importlib.util
@@ -27,6 +27,7 @@ from keras_fm.lab.baselines import (
     JaxDPSGDClassifier,
     dp_sgd,
 )
+from keras_fm.lab.baselines.dp_sgd_opacus import OpacusClassifier
 
 pytestmark = [pytest.mark.full, pytest.mark.backend]
 
@@ -67,6 +68,10 @@ LIBRARIES = {
     "jax": Library(
         "jax", "jax_privacy", JaxDPSGDClassifier, "vmap", "gradients",
         {}, 2e-5, 5e-6,
+    ),
+    "opacus": Library(
+        "torch", "opacus", OpacusClassifier, "torch.func", "gradients",
+        {}, 3e-5, 3e-5,
     ),
 }  # fmt: skip
 
