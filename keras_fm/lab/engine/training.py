@@ -7,6 +7,7 @@ import keras
 import numpy as np
 
 from keras_fm.callbacks import PrivacyTensorBoard, PrivateModel
+from keras_fm.core.event_file import EventFile
 from keras_fm.core.guarantee import Proven
 from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.losses import TaylorCrossEntropy
@@ -23,6 +24,23 @@ def taylor():
 def exact():
     """The loss of a training without privacy."""
     return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+
+class _Curves(keras.callbacks.Callback):
+    """Metrics of epochs, as Keras' `TensorBoard` writes them, which needs
+    TensorFlow."""
+
+    def __init__(self, folder):
+        super().__init__()
+        self._file = EventFile(folder)
+
+    def on_epoch_end(self, epoch, logs=None):
+        self._file.step = epoch
+        for name, value in (logs or {}).items():
+            self._file.scalar(f"epoch_{name}", value)
+
+    def on_train_end(self, logs=None):
+        self._file.close()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -133,7 +151,7 @@ class Training:
         found = [] if private is None else [private]
         if self.log_dir is not None:
             found.append(
-                keras.callbacks.TensorBoard(self.log_dir)
+                _Curves(self.log_dir)
                 if private is None
                 else PrivacyTensorBoard(private, self.log_dir, hparams=False)
             )

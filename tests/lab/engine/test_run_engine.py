@@ -5,11 +5,13 @@ import math
 import numpy as np
 import pytest
 
+from keras_fm.core import event_file
 from keras_fm.lab.engine import grid, means, measuring, plot, store
 from keras_fm.lab.engine.answering import answer_all
 from keras_fm.lab.engine.job import Job, Measured, Series
 from keras_fm.lab.engine.training import Training
 from keras_fm.lab.engine.watch import Watch
+from keras_fm.lab.report import own_fit
 
 pytestmark = pytest.mark.once
 
@@ -163,3 +165,16 @@ def test_full_batches_are_several_to_an_epoch():
     found = Training(epochs=45, lot=4)._batches(x, y)
     assert found["epochs"] == 45 and found["batch_size"] == 4
     assert found["x"] is x and found["shuffle"]
+
+
+def test_curves_without_privacy_need_no_tensorflow(tmp_path):
+    """Keras' own callback stopped a comparison on PyTorch."""
+    keras = pytest.importorskip("keras")
+    if not event_file.can_be_written():
+        pytest.skip("the package tensorboard is not installed")
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2)])
+    data = np.zeros((8, 2), "float32"), np.zeros(8, int)
+    Training(epochs=2, lot=4, log_dir=str(tmp_path)).fit(model, data)
+    curves, _, _ = own_fit._events(map(str, tmp_path.iterdir()))
+    (steps,) = [[s for s, _ in v] for k, v in curves.items() if "loss" in k]
+    assert steps == [1, 2]
