@@ -269,7 +269,7 @@ def _comparison(folder, data):
         facts=_facts(
             ("Data", dataset),
             ("Model", spec.get("model")),
-            ("Features", spec.get("features")),
+            ("Features", _features_of(spec)),
             ("Relation", spec.get("neighbours")),
             ("δ", spec.get("delta")),
             ("Seeds", spec.get("seeds")),
@@ -296,6 +296,12 @@ def _comparison(folder, data):
         command=data.get("command") or "",
         setting=_recorded(data),
     )
+
+
+def _features_of(spec):
+    """Of a table there are no pixels."""
+    own = spec.get("model") and spec.get("features") == "pixels"
+    return "records as given" if own else spec.get("features")
 
 
 def _comparison_caveats(rows):

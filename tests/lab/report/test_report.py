@@ -178,6 +178,11 @@ def test_a_comparison(tmp_path):
     assert "Adding or removing any one record" in run.caveats[0]
     assert any("not charged" in caveat for caveat in run.caveats)
     assert run.statements == (("proven 1", written_runs.STATEMENT),)
+    assert ("Features", "pixels") in run.facts
+    # A table that one brings with a model has none.
+    spec = written_runs.summary()["spec"] | {"model": "mine.py:build"}
+    run = html_report.read(written_runs.compare(tmp_path / "b", spec=spec))
+    assert ("Features", "records as given") in run.facts
     assert run.command.startswith("keras-fm compare")
     assert ("δ", "1e-05") in run.facts
 
