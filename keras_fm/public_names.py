@@ -11,6 +11,7 @@ import importlib.util
 import sys
 
 NAMES = {
+    "BallsInBins": "keras_fm.per_example.participation",
     "BudgetExceededError": "keras_fm.kernel.ledger.ledger",
     "Ledger": "keras_fm.kernel.ledger.ledger",
     "LedgerEntry": "keras_fm.kernel.ledger.ledger_entry",

@@ -13,11 +13,7 @@ import math
 
 import numpy as np
 
-from keras_fm.kernel.noise_mechanisms import (
-    GaussianMechanism,
-    GaussianNoise,
-    SampledGaussianMechanism,
-)
+from keras_fm.kernel.noise_mechanisms import GaussianMechanism, GaussianNoise
 
 # The privacy loss is rounded up to multiples of this fraction of epsilon.
 _RELATIVE_DISCRETIZATION = 1e-4
@@ -213,28 +209,15 @@ def _merged(mechanisms):
     precision = []
     steps, rest = collections.Counter(), collections.Counter()
     for m in mechanisms:
-        if isinstance(m, GaussianMechanism):
-            precision.append(m.noise_multiplier**-2)
-        elif not isinstance(m, SampledGaussianMechanism):
+        if not isinstance(m, GaussianNoise):
             rest[m] += 1
-        elif m.sampling_rate == 1:
-            precision.append(m.steps * m.noise_multiplier**-2)
+        elif getattr(m, "sampling_rate", 1) == 1:
+            precision.append(_runs(m) * m.noise_multiplier**-2)
         else:
-            steps[m.sampling_rate, m.noise_multiplier] += m.steps
-    steps = _worst_of_several(sorted(steps.items()))
+            one = dataclasses.replace(m, steps=1, overflow_probability=0.0)
+            steps[one] += m.steps
     merged = sorted(rest.items(), key=repr)
-    merged += [
-        (
-            SampledGaussianMechanism(
-                sensitivity=1.0,
-                noise_multiplier=multiplier,
-                sampling_rate=rate,
-                steps=count,
-            ),
-            1,
-        )
-        for (rate, multiplier), count in steps
-    ]
+    merged += [(m, 1) for m in _worst_of_several(steps)]
     if precision:
         # Gaussians on the same records compose to one Gaussian, exactly.
         multiplier = min(math.fsum(precision) ** -0.5, 1e40)
@@ -245,16 +228,25 @@ def _merged(mechanisms):
 
 def _worst_of_several(steps):
     """Few sampled mechanisms that cost at least what many do: of neighbours in
-    a list the largest rate and the smallest noise."""
-    size = -(-len(steps) // _MOST_SAMPLED)
-    if size <= 1:
-        return steps
+    a list the largest rate and the smallest noise.
+
+    Args:
+        steps: dict, how many steps there are of which mechanism.
+    """
+    size = max(1, -(-len(steps) // _MOST_SAMPLED))
     found = []
-    for start in range(0, len(steps), size):
-        kinds, counts = zip(*steps[start : start + size])
-        rates, multipliers = zip(*kinds)
-        found.append(((max(rates), min(multipliers)), sum(counts)))
-    return found
+    for kind in {type(m) for m in steps}:
+        own = [m for m in steps if type(m) is kind]
+        own.sort(key=lambda m: (m.sampling_rate, m.noise_multiplier))
+        for several in (own[i : i + size] for i in range(0, len(own), size)):
+            one = dataclasses.replace(
+                several[0],
+                sampling_rate=max(m.sampling_rate for m in several),
+                noise_multiplier=min(m.noise_multiplier for m in several),
+                steps=sum(steps[m] for m in several),
+            )
+            found.append(one)
+    return sorted(found, key=repr)
 
 
 def epsilon_with_overflow(

@@ -312,3 +312,32 @@ class SampledGaussianMechanism(GaussianNoise):
             sampling_prob=self.sampling_rate,
             value_discretization_interval=discretization,
         ).self_compose(self.steps)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BallsInBinsMechanism(SampledGaussianMechanism):
+    """Gaussian noise on sums of which every record is in one of an epoch, by
+    an equal chance (docs/proofs/balls_in_bins.md).
+
+    Args:
+        sampling_rate: one over the steps of an epoch.
+        steps: int, rounded up to whole epochs.
+        sensitivity, noise_multiplier, overflow_probability: as of
+            `SampledGaussianMechanism`.
+    """
+
+    def __post_init__(self):
+        super().__post_init__()
+        whole = math.ceil(self.steps / self.bins) * self.bins
+        object.__setattr__(self, "steps", whole)
+
+    @property
+    def bins(self):
+        return max(1, math.floor(1 / self.sampling_rate + 1e-6))
+
+    def loss_distribution(self, discretization):
+        from keras_fm.accounting import balls_in_bins
+
+        return balls_in_bins.loss_distribution(
+            self.bins, self.noise_multiplier, discretization
+        ).self_compose(self.steps // self.bins)

@@ -1,5 +1,6 @@
 """What a private fit is charged, before anything is read."""
 
+import dataclasses
 import functools
 import math
 
@@ -16,7 +17,11 @@ from keras_fm.kernel.reads import sampling
 from keras_fm.per_example import layer_table
 from keras_fm.per_example.balanced_classes import BalancedClasses
 from keras_fm.per_example.given_records import GivenRecords
-from keras_fm.per_example.participation import Participation
+from keras_fm.per_example.participation import (
+    BallsInBins,
+    BinsPlan,
+    Participation,
+)
 from keras_fm.per_example.record_map import HELD
 
 _SHUFFLED = (
@@ -42,7 +47,8 @@ class FitCharge:
         steps_per_epoch: int, or `None`: as many as samples of that size are
             in the records.
         classes: `None`, or int: how many classes are to be balanced.
-        participation: `None` (Poisson samples), or a `Participation`.
+        participation: `None` (Poisson samples), a `Participation`, or
+            `BallsInBins()`.
 
     Attributes:
         plan: the `keras_fm.sampling.SamplingPlan`.
@@ -84,15 +90,16 @@ class FitCharge:
                 f"delta={ledger.budget.delta:g}"
             )
         full = batch_size == n
-        ordered = participation is not None
-        if ordered:
-            self._check_ordered(participation, steps_per_epoch)
+        if participation is not None:
+            self._check_passes(participation, steps_per_epoch)
+        ordered = isinstance(participation, Participation)
+        self.bins = isinstance(participation, BallsInBins) and not full
         if not (full or ordered) and str(ledger.neighbours) != "add_remove":
             raise ValueError(
-                'Poisson samples have a proof for neighbours="add_remove" '
-                f"only. Leave `neighbours` out, or give `fit` batch_size={n}, "
-                "all records in every step. Received: "
-                f"neighbours={ledger.neighbours}"
+                'Samples have a proof for neighbours="add_remove" only. Leave '
+                f"`neighbours` out, or give `fit` batch_size={n}, all records "
+                "in every step, or `participation=keras_fm.Participation()`. "
+                f"Received: neighbours={ledger.neighbours}"
             )
         self.per_epoch = steps_per_epoch or max(1, math.ceil(n / batch_size))
         drawn = "shuffled" if self._published or ordered else "poisson"
@@ -104,6 +111,8 @@ class FitCharge:
             delta=ledger.budget.delta,
             epsilon=ledger.budget.epsilon,
         )
+        if self.bins:
+            self.plan = BinsPlan(**dataclasses.asdict(self.plan))
         self.correlated = None
         if ordered:
             self.correlated = participation.noise(
@@ -121,12 +130,12 @@ class FitCharge:
         first = [self.balanced, self.thresholds]
         self._first = [one for one in first if one is not None]
 
-    def _check_ordered(self, participation, steps_per_epoch):
+    def _check_passes(self, participation, steps_per_epoch):
         checks.instance(
             "participation",
             participation,
-            Participation,
-            "a keras_fm.Participation()",
+            (Participation, BallsInBins),
+            "keras_fm.Participation() or keras_fm.BallsInBins()",
         )
         if self._published or not self._network.correlates:
             raise ValueError(
@@ -205,6 +214,9 @@ class FitCharge:
         start = self._network.declared_public
         mechanism, guarantee = self.mechanism.config(), "proven"
         proof = self._network.step_proof
+        if self.bins:
+            reads += f"; {self._order}"
+            proof += ", docs/proofs/balls_in_bins.md"
         if self.correlated is not None:
             reads += f"; {self._order}"
             proof += ", docs/proofs/correlated_noise.md"
@@ -234,10 +246,13 @@ class FitCharge:
 
     @property
     def _order(self):
-        """How a `Participation` takes the records, in words."""
+        """How steps take the records, in words."""
+        found = f"each record in one step of {self.per_epoch:,}, "
+        if self.bins:
+            return f"{found}drawn anew in every epoch"
         return (
-            f"each record in one step of {self.per_epoch:,}, in an order that "
-            f"stays; noise correlated over {self.correlated.bands} step(s)"
+            f"{found}in an order that stays; noise correlated over "
+            f"{self.correlated.bands} step(s)"
         )
 
     def _claimed(self):
@@ -272,7 +287,7 @@ class FitCharge:
         batch = f"{plan.expected_batch_size:,} of {plan.n:,} records"
         if self.correlated is None:
             batch += f" expected, at most {plan.capacity:,}"
-        else:
+        if self.correlated is not None or self.bins:
             batch += f"; {self._order}"
         signal = plan.expected_batch_size / (noise.stddev * math.sqrt(size))
         return "\n".join(

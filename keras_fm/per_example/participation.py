@@ -1,7 +1,7 @@
-"""Steps that take the records in a fixed order, with noise that later steps
-partly take back: no random sample is needed.
+"""Steps that take every record once a pass: in a fixed order, with noise that
+later steps partly take back, or each in a step by chance.
 
-The proof is in docs/proofs/correlated_noise.md.
+The proofs are in docs/proofs/correlated_noise.md and balls_in_bins.md.
 """
 
 import dataclasses
@@ -11,6 +11,8 @@ import math
 import numpy as np
 
 from keras_fm.kernel import checks
+from keras_fm.kernel.noise_mechanisms import BallsInBinsMechanism
+from keras_fm.kernel.reads.sampling import SamplingPlan
 
 # Steps whose noise one step draws again, if nobody says how many.
 _MOST_BANDS = 16
@@ -87,6 +89,47 @@ class Participation:
         return min(
             (CorrelatedNoise(p, separation, steps) for p in bands),
             key=lambda noise: noise.error,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class BallsInBins:
+    """Every record once a pass, in a step that is drawn anew in every epoch.
+
+    Given to `fit` of a `make_private` model in the place of Poisson samples:
+    in each epoch every record is put into one of `ceil(n / batch_size)`
+    steps, each equally likely and whatever the others are in, so that sizes
+    of batches vary. (Records that are shuffled and cut into batches of one
+    size are something else, and nothing is proven of them here.)
+
+    Example:
+
+    ```python
+    private.fit(
+        x,
+        y,
+        batch_size=256,
+        epochs=10,
+        participation=fm.BallsInBins(),
+        callbacks=[budget],
+    )
+    ```
+
+    Source: Chua et al., "Balls-and-Bins Sampling for DP-SGD", 2024.
+    """
+
+
+class BinsPlan(SamplingPlan):
+    """The samples of `BallsInBins`: a `SamplingPlan` of Poisson samples, with
+    its capacity, as records are in a step with no larger probability."""
+
+    def mechanism(self, noise_multiplier, sensitivity=1.0):
+        return BallsInBinsMechanism(
+            sensitivity=sensitivity,
+            noise_multiplier=noise_multiplier,
+            sampling_rate=1 / math.ceil(self.n / self.expected_batch_size),
+            steps=self.steps,
+            overflow_probability=self.overflow_probability,
         )
 
 

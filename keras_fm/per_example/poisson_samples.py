@@ -143,6 +143,31 @@ class PoissonSamples(keras.utils.PyDataset):
         self._order = None
 
 
+class BinnedSamples(PoissonSamples):
+    """Batches of `BallsInBins`: in each epoch every record is in one.
+
+    Args:
+        records, plan, rows, key_shape, key_dtype, **kwargs: as of
+            `PoissonSamples`.
+        taken: function that gives the number of steps that are over.
+    """
+
+    def __init__(self, *args, taken, **kwargs):
+        super().__init__(*args, **kwargs)
+        self._taken, self._bins = taken, {}
+
+    def _joined(self, index, rng):
+        step = _step(self._taken(), self._per_epoch, index)
+        epoch = step // self._per_epoch
+        if epoch not in self._bins:
+            # One draw an epoch, however often Keras asks for its batches.
+            self._bins = {
+                epoch: rng.integers(0, self._per_epoch, self._plan.n, "int32")
+            }
+        joined = np.flatnonzero(self._bins[epoch] == index)
+        return sampling.checked_size(joined, self._plan.capacity)
+
+
 class OrderedSamples(PoissonSamples):
     """Batches of all records in an order that stays, each with the keys of
     the noise of its step and of those before.
@@ -170,12 +195,7 @@ class OrderedSamples(PoissonSamples):
 
     def __getitem__(self, index):
         taken = self._taken()
-        step = taken - taken % self._per_epoch + index
-        if step < taken:
-            raise RuntimeError(
-                "Keras asked for the batch of a step that is over, and its "
-                "noise cannot be drawn twice. Begin another fit."
-            )
+        step = _step(taken, self._per_epoch, index)
         for old in [s for s in self._noise if s < taken - self._bands]:
             del self._noise[old]
         rng = self._generator()
@@ -201,6 +221,17 @@ class OrderedSamples(PoissonSamples):
 
     def on_epoch_end(self):
         """The order stays."""
+
+
+def _step(taken, per_epoch, index):
+    """The number of the step of a batch of the running epoch."""
+    step = taken - taken % per_epoch + index
+    if step < taken:
+        raise RuntimeError(
+            "Keras asked for the batch of a step that is over, and its "
+            "noise cannot be drawn twice. Begin another fit."
+        )
+    return step
 
 
 def _zeros(shape, dtype):

@@ -34,6 +34,7 @@ from keras_fm.per_example.fit_charge import (
 from keras_fm.per_example.given_records import GivenRecords, numbered
 from keras_fm.per_example.given_stream import GivenStream, is_stream
 from keras_fm.per_example.owner_rows import OwnerLoss
+from keras_fm.per_example.participation import Participation
 from keras_fm.per_example.poisson_samples import FACTORS, KEYS, RECORDS
 from keras_fm.per_example.step_query import LayerCoefficientsQuery
 
@@ -291,6 +292,8 @@ class PrivateNetwork(keras.Model):
         `shuffle=False`), with correlated noise. For one epoch x may be a
         data set, loader or generator of any length, whose rows are read once
         and not kept; `steps_per_epoch` says how many steps there are.
+        `participation=keras_fm.BallsInBins()` puts every record into one step
+        of an epoch, drawn anew in every epoch.
         """
         if validation_split:
             raise ValueError(
@@ -314,7 +317,8 @@ class PrivateNetwork(keras.Model):
             keras.tree.flatten(callbacks), released=False
         )
         self.check_guarantee(callback.guarantee)
-        if participation and epochs - initial_epoch == 1 and is_stream(x):
+        ordered = isinstance(participation, Participation)
+        if ordered and epochs - initial_epoch == 1 and is_stream(x):
             given = self._stream(
                 x, y, sample_weight, batch_size, steps_per_epoch, class_weight
             )
@@ -644,8 +648,8 @@ class PrivateFit:
         callback: the `PrivateModel` of the fit.
         epochs, steps_per_epoch: ints, as `fit` was given; or `None`.
         balanced: whether classes are weighed by their released counts.
-        participation: `None`, or a `Participation`.
-        shuffle: whether its order is drawn.
+        participation: `None`, a `Participation`, or `BallsInBins()`.
+        shuffle: whether the first's order is drawn.
     """
 
     def __init__(
@@ -693,6 +697,9 @@ class PrivateFit:
             parts *= self.map.piece
         self._rows = rows = rows + -rows % parts
         kind, more = poisson_samples.PoissonSamples, {}
+        if self._charge.bins:
+            kind = poisson_samples.BinnedSamples
+            more["taken"] = lambda: self.taken
         if self._correlated is not None:
             kind = poisson_samples.OrderedSamples
             more["bands"] = self._correlated.bands

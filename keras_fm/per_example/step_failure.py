@@ -10,7 +10,7 @@ import re
 # Refusals of the batches: they hold no number of a record, and TensorFlow
 # wraps them into errors of its own.
 _OF_BATCHES = re.compile(
-    r"A Poisson sample exceeded its capacity of \d+ records|"
+    r"A sample exceeded its capacity of \d+ records|"
     r"`augment` failed on a record|"
     r"All batches of `x` must hold rows of one shape|"
     r"`y` must hold whole numbers from 0 to \d+|"

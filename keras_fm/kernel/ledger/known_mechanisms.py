@@ -1,6 +1,7 @@
 """Which mechanisms a ledger or a release in a file may name."""
 
 from keras_fm.kernel.noise_mechanisms import (
+    BallsInBinsMechanism,
     GaussianMechanism,
     LaplaceMechanism,
     SampledGaussianMechanism,
@@ -10,6 +11,7 @@ from keras_fm.kernel.reads.permute_and_flip import PermuteAndFlip
 MECHANISMS = {
     c.__name__: c
     for c in (
+        BallsInBinsMechanism,
         GaussianMechanism,
         LaplaceMechanism,
         PermuteAndFlip,

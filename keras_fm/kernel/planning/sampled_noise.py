@@ -3,6 +3,7 @@
 The multiplier is found by the composition that the ledger uses.
 """
 
+import dataclasses
 import functools
 import math
 
@@ -73,35 +74,28 @@ def noise_multiplier(reads, budget, *, neighbours, others=()):
     Gaussians (Bu et al., "Deep Learning with Gaussian Differential
     Privacy", 2020).
     """
-    if hasattr(reads, "overflow_probability"):
-        sampling = reads.sampling
-        rate, steps = reads.sampling_rate, reads.steps
-        overflow = reads.overflow_probability
+    if hasattr(reads, "mechanism"):
+        sampling, reads = reads.sampling, reads.mechanism(1.0)
     else:
-        (rate, steps), overflow = reads, 0.0
+        rate, steps = reads
         sampling = "full" if rate == 1 else "poisson"
+        reads = SampledGaussianMechanism(
+            sensitivity=1.0,
+            noise_multiplier=1.0,
+            sampling_rate=rate,
+            steps=steps,
+        )
     check_neighbours(sampling, neighbours)
-    return _noise_multiplier(
-        float(rate),
-        int(steps),
-        float(overflow),
-        budget.epsilon,
-        budget.delta,
-        tuple(others),
-    )
+    return _noise_multiplier(reads, budget.epsilon, budget.delta, tuple(others))
 
 
 @functools.lru_cache(maxsize=256)
-def _noise_multiplier(rate, steps, overflow, epsilon, delta, others):
+def _noise_multiplier(reads, epsilon, delta, others):
+    rate, steps = reads.sampling_rate, reads.steps
+
     def spent(multiplier, scale):
-        reads = SampledGaussianMechanism(
-            sensitivity=1.0,
-            noise_multiplier=multiplier,
-            sampling_rate=rate,
-            steps=steps,
-            overflow_probability=overflow,
-        )
-        return compose_epsilon((reads, *others), delta, scale=scale)
+        read = dataclasses.replace(reads, noise_multiplier=multiplier)
+        return compose_epsilon((read, *others), delta, scale=scale)
 
     # What is left of the precision (inverse variance) of the one Gaussian
     # that spends the budget.

@@ -167,11 +167,19 @@ def poisson_sample(n, rate, capacity, rng):
     Raises:
         RuntimeError: if there are more than `capacity`.
     """
-    drawn = np.flatnonzero(rng.random(n) < rate)
+    return checked_size(np.flatnonzero(rng.random(n) < rate), capacity)
+
+
+def checked_size(drawn, capacity):
+    """The numbers of drawn records, which must be few enough.
+
+    Raises:
+        RuntimeError: if there are more than `capacity`.
+    """
     if len(drawn) > capacity:
         # Its size is private: the error does not tell it.
         raise RuntimeError(
-            f"A Poisson sample exceeded its capacity of {capacity} records; "
+            f"A sample exceeded its capacity of {capacity} records; "
             "the run stops. The capacity is chosen so that this has a "
             "negligible probability, which the accounting contains: nothing "
             "is wrong with the records, start again."

@@ -280,18 +280,26 @@ def _ratios(mechanism, difference, coins, noise):
     chunk = max(1, _CHUNK // len(difference))
     steps = getattr(mechanism, "steps", 1)
     rate = getattr(mechanism, "sampling_rate", 1)
+    bins = getattr(mechanism, "bins", 0)
+
+    def ratio(read):
+        noisy = mechanism.perturb(
+            read[:, None] * difference, noise, dimension=size
+        )
+        return log_likelihood_ratio(mechanism, noisy, difference)
+
     for start in range(0, len(coins), chunk):
         shown = coins[start : start + chunk]
-        for _ in range(steps):
+        part = found[start : start + chunk]
+        for _ in range(steps // bins if bins else 0):
+            own = noise.generator().integers(0, bins, len(shown))
+            ratios = [ratio(shown * (own == i)) for i in range(bins)]
+            part += np.logaddexp.reduce(ratios) - math.log(bins)
+        for _ in range(0 if bins else steps):
             read = shown
             if rate < 1:
                 read = shown * exact_draws.bernoulli(rate, len(shown), noise)
-            noisy = mechanism.perturb(
-                read[:, None] * difference, noise, dimension=size
-            )
-            found[start : start + chunk] += sampled_ratio(
-                log_likelihood_ratio(mechanism, noisy, difference), rate
-            )
+            part += sampled_ratio(ratio(read), rate)
     return found
 
 

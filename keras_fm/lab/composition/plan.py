@@ -7,6 +7,7 @@ from functools import partial
 from keras_fm.core import settings_file
 from keras_fm.kernel import checks
 from keras_fm.kernel import mechanisms as mechanisms_lib
+from keras_fm.kernel.noise_mechanisms import BallsInBinsMechanism
 from keras_fm.kernel.planning import sampled_noise
 
 # Mechanisms, and the parameters of noise that say what one is.
@@ -213,6 +214,13 @@ def _stage_of(mechanism):
     pure = mechanism.pure_epsilon()
     if math.isfinite(pure):
         return Stage(mechanism="pure", epsilon=pure)
+    if isinstance(mechanism, BallsInBinsMechanism):
+        # At most what it costs if the step of a record is known.
+        return Stage(
+            mechanism="gaussian",
+            noise_multiplier=mechanism.noise_multiplier,
+            count=mechanism.steps // mechanism.bins,
+        )
     if isinstance(mechanism, mechanisms_lib.SampledGaussianMechanism):
         return Stage(
             mechanism="gaussian",

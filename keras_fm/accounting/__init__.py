@@ -1,0 +1,1 @@
+"""Privacy losses that dp_accounting does not have."""
