@@ -20,6 +20,7 @@ import numpy as np
 from keras import ops
 
 import keras_fm as fm
+from keras_fm.per_example.participation import CorrelatedNoise
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(40, 6)).astype("float32")
@@ -31,7 +32,7 @@ class Constant(keras.losses.Loss):
         return ops.sum(0.0 * y_pred, axis=-1)
 
 
-def fitted(epsilon, size, units, loss):
+def fitted(epsilon, size, units, loss, owned=None, **given):
     """How far a fit moves the weights, its mechanism, and the model."""
     keras.utils.set_random_seed(0)
     model = keras.Sequential(
@@ -41,27 +42,53 @@ def fitted(epsilon, size, units, loss):
             keras.layers.Dense(2),
         ]
     )
-    private = fm.make_private(model)
+    private = fm.make_private(model, rows_per_owner=owned)
     private.compile(keras.optimizers.SGD(1.0), loss)
-    given = fm.callbacks.PrivateModel(fm.PrivacyBudget(epsilon, 1e-3))
+    budget = fm.callbacks.PrivateModel(fm.PrivacyBudget(epsilon, 1e-3))
+    if owned is not None:
+        given["owners"] = np.arange(len(X)) // owned
     before = model.get_weights()
-    private.fit(X, Y, batch_size=size, epochs=2, verbose=0, callbacks=[given])
-    (entry,) = given.ledger.entries
+    private.fit(
+        X, Y, batch_size=size, epochs=2, verbose=0, callbacks=[budget], **given
+    )
+    (entry,) = budget.ledger.entries
     pairs = zip(before, model.get_weights())
     moved = np.concatenate([(b - a).ravel() for a, b in pairs])
     return moved, entry.build_mechanism(), model
 
 
-def learned():
-    """Two steps of all records, with hardly any noise."""
+def learned(size=40, **given):
+    """Steps of all records, with hardly any noise."""
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    return fitted(1e6, 40, 8, loss)
+    return fitted(1e6, size, 8, loss, **given)[0]
+
+
+def all_learned():
+    """Also of owners, and of records in an order that stays."""
+    ordered = {"participation": fm.Participation(bands=3), "shuffle": False}
+    return learned(), learned(20, owned=2), learned(10, **ordered)
 
 
 def noise():
-    """The deviation of the noise of 8 steps, over the one that is charged."""
-    moved, mechanism, model = fitted(2.0, 10, 400, Constant())
-    return moved.std() / (mechanism.stddev / 10 * np.sqrt(8)), model
+    """Of each way to take records, the deviation of the noise of 8 steps over
+    the one that is charged."""
+    found, weights = {}, CorrelatedNoise(3, 4, 8).weights
+    # Of a step its own noise, and of later steps what they take back.
+    sums = np.minimum.accumulate(np.cumsum([*weights, *[0] * 5]))
+    ways = {
+        "samples": ({}, np.sqrt(8)),
+        "owners": ({"owned": 2}, np.sqrt(8)),
+        "bins": ({"participation": fm.BallsInBins()}, np.sqrt(8)),
+        "order": (
+            {"participation": fm.Participation(bands=3)},
+            np.linalg.norm(sums),
+        ),
+    }
+    for name, (given, scale) in ways.items():
+        size = 5 if "owned" in given else 10
+        moved, charged, model = fitted(2.0, size, 400, Constant(), **given)
+        found[name] = float(moved.std() / (charged.stddev / size * scale))
+    return found, model
 
 
 def copies(model):
@@ -70,7 +97,7 @@ def copies(model):
 
 
 def main():
-    alone, *_ = learned()
+    alone = all_learned()
     if BACKEND == "jax":
         keras.distribution.set_distribution(keras.distribution.DataParallel())
         devices, scope = len(keras.distribution.list_devices()), None
@@ -78,13 +105,13 @@ def main():
         strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
         devices, scope = strategy.num_replicas_in_sync, strategy.scope()
     with scope or contextlib.nullcontext():
-        both, *_ = learned()
-        ratio, model = noise()
+        both = all_learned()
+        ratios, model = noise()
     found = {
         "devices": devices,
-        "difference": float(np.abs(alone - both).max()),
-        "moved": float(np.abs(alone).max()),
-        "noise": float(ratio),
+        "difference": [float(np.abs(a - b).max()) for a, b in zip(alone, both)],
+        "moved": [float(np.abs(a).max()) for a in alone],
+        "noise": ratios,
         "copies": [
             len(set(parts)) == 1 and len(parts) for parts in copies(model)
         ],
