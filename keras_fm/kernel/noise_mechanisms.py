@@ -329,6 +329,7 @@ class BallsInBinsMechanism(SampledGaussianMechanism):
     def __post_init__(self):
         super().__post_init__()
         whole = math.ceil(self.steps / self.bins) * self.bins
+        whole = mechanism_limits.checked("steps", whole)
         object.__setattr__(self, "steps", whole)
 
     @property

@@ -136,6 +136,13 @@ def test_steps_are_of_whole_epochs():
     )
     for bins in range(1, 3000):
         assert mechanism(bins).bins == bins
+    with pytest.raises(ValueError, match="steps"):
+        mechanism(10**15)
+    # More than anybody composes, as a file may name it.
+    many = BallsInBinsMechanism(
+        sensitivity=1.0, noise_multiplier=1.0, sampling_rate=1e-9, steps=1
+    )
+    assert compose_epsilon([many], 1e-5) == math.inf
 
 
 @pytest.mark.once
