@@ -12,9 +12,10 @@ scikit-learn, interpret one of its own) are run there, one after the other,
 into the same folder; each run measures the `--methods` it is given (of this
 repository: `PYTHONPATH=.`).
 
-Ours has one setting for all tables and budgets. A rival with a grid has at
+Ours has one setting for all tables and budgets. DP-SGD is tuned by the rule of
+every comparison (`keras_fm.lab.engine.rival`); another rival with a grid has at
 every table and budget the setting with the best accuracy on a fifth of the
-training rows of the first split, which nothing is charged for. Of numbers every
+training rows of the first split. Neither is charged for. Of numbers every
 method has its own defaults.
 """
 
@@ -135,7 +136,7 @@ class Task:
         from keras_fm.estimators.table_columns import TableColumns
 
         table = TableColumns(self.columns)
-        return table.encode(x, None) * table.scale
+        return table.encode(x) * table.scale
 
     def on_encoded(self, model):
         """A fitted scikit-learn model's predictions from raw rows."""
@@ -169,19 +170,39 @@ def pure(task):
     return ours(task, delta=0.0)
 
 
-def dp_sgd(task, learning_rate=4.0):
-    """tensorflow-privacy, softmax regression, 20 epochs of Poisson batches."""
-    from keras_fm.lab.baselines.dp_sgd import DPSGDClassifier, DPSGDConfig
+def plain_fit(task):
+    """tensorflow-privacy, softmax regression."""
+    from keras_fm.lab.engine import rival
 
-    config = DPSGDConfig(
-        learning_rate=learning_rate,
-        l2_norm_clip=0.5,
-        batch_size=max(256, len(task.x) // 20),
-        epochs=20,
+    return rival.fitting(None, task.epsilon, DELTA, classes=task.classes)
+
+
+def whitened_fit(task):
+    """The same with a tenth of the budget for what whitens the rounds."""
+    import keras
+
+    from keras_fm.lab.compare.methods import whitened_dp_sgd
+
+    def head(inputs):
+        layer = keras.layers.Dense(task.classes, kernel_initializer="zeros")
+        return keras.Sequential([keras.Input(inputs), layer])
+
+    return whitened_dp_sgd(head, task.epsilon, DELTA)
+
+
+def dp_sgd(task, fit, **settings):
+    model = fit(task)(settings, task.encoded(task.x), task.y)
+    return (
+        lambda x: model.predict(task.encoded(x)).argmax(axis=1),
+        model.ledger,
     )
-    model = DPSGDClassifier(None, config, epsilon=task.epsilon, delta=DELTA)
-    model.fit(task.encoded(task.x), task.y, num_classes=task.classes)
-    return lambda x: model.predict(task.encoded(x)).argmax(axis=1), None
+
+
+def by_the_one_rule(task, fit):
+    """Settings from the rows that it trains on, as in every comparison."""
+    from keras_fm.lab.engine import rival
+
+    return rival.tune(fit(task), task.encoded(task.x), task.y)[0]
 
 
 def diffprivlib(task, C=1.0):
@@ -368,6 +389,8 @@ def least_squares(task):
 class Method:
     run: Callable
     grid: tuple = ({},)
+    # In the place of a grid, what chooses on the rows that it trains on.
+    choose: Callable | None = None
     # Whether it is for two classes alone.
     binary: bool = False
 
@@ -376,7 +399,12 @@ OF_CLASSES = {
     "one read": Method(one_read),
     "60 reads": Method(rounds),
     "DP-SGD": Method(
-        dp_sgd, tuple({"learning_rate": r} for r in (0.25, 1.0, 4.0, 16.0))
+        functools.partial(dp_sgd, fit=plain_fit),
+        choose=functools.partial(by_the_one_rule, fit=plain_fit),
+    ),
+    "DP-SGD whitened": Method(
+        functools.partial(dp_sgd, fit=whitened_fit),
+        choose=functools.partial(by_the_one_rule, fit=whitened_fit),
     ),
     "DP-EBM": Method(
         dp_ebm,
@@ -402,14 +430,18 @@ OF_NUMBERS = {
 }
 
 
-def accuracy(x, y, train, test, name, epsilon, method, settings):
-    task = Task(
-        x=x[train],
-        y=y[train],
+def training(x, y, rows, name, epsilon):
+    return Task(
+        x=x[rows],
+        y=y[rows],
         columns=CLASSES[name],
         classes=int(y.max()) + 1,
         epsilon=epsilon,
     )
+
+
+def accuracy(x, y, train, test, name, epsilon, method, settings):
+    task = training(x, y, train, name, epsilon)
     predict, ledger = method.run(task, **settings)
     return float(np.mean(predict(x[test]) == y[test])), ledger
 
@@ -442,7 +474,9 @@ def measure(score, repeats, name, method, epsilon):
         for seed in range(repeats)
     ]
     settings = method.grid[0]
-    if len(method.grid) > 1:
+    if method.choose:
+        settings = method.choose(training(x, y, splits[0][0], name, epsilon))
+    elif len(method.grid) > 1:
         chosen_on = split(splits[0][0])
         settings = max(
             method.grid, key=lambda tried: scored(*chosen_on, tried)[0]

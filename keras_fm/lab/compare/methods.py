@@ -392,14 +392,28 @@ def _dp_sgd(
 
 
 def _dp_sgd_whitened(task, seed, epsilon):
-    """tensorflow-privacy's DP-SGD of the output layer on features that a
-    second moment whitens, released for a tenth of the budget."""
+    return whitened_dp_sgd(
+        functools.partial(_head, task, seed),
+        epsilon,
+        task.spec.delta,
+        task.spec.neighbours,
+    )
+
+
+def whitened_dp_sgd(head, epsilon, delta, neighbours="add_remove"):
+    """tensorflow-privacy's DP-SGD of an output layer on features that a
+    second moment whitens, released for a tenth of the budget.
+
+    Args:
+        head: function from the shape of a row of features to a Keras model.
+        epsilon, delta, neighbours: of both together.
+
+    Returns:
+        a function that `rival.tune` takes.
+    """
 
     def fit(settings, x, y):
-        ledger = Ledger(
-            PrivacyBudget(epsilon, task.spec.delta),
-            neighbours=task.spec.neighbours,
-        )
+        ledger = Ledger(PrivacyBudget(epsilon, delta), neighbours=neighbours)
         white = keras.Sequential(
             [keras.Input(x.shape[1:]), *_whitening(x.shape[1])]
         )
@@ -413,7 +427,7 @@ def _dp_sgd_whitened(task, seed, epsilon):
             warnings.simplefilter("ignore", UserWarning)
             white.fit(*few, callbacks=[released], verbose=0)
         made = baselines.DPSGDClassifier(
-            _head(task, seed, white.output_shape[1:]),
+            head(white.output_shape[1:]),
             baselines.DPSGDConfig(form="fast_clipping", **settings),
             ledger,
         )
