@@ -1,10 +1,11 @@
-"""The README's picture: measured rows of MNIST over the papers' claims.
+"""The README's picture: measured rows of USPS, and of MNIST over claims.
 
     python benchmarks/opening_picture.py
 
-Draws `docs/results/opening.png` from `docs/results/mnist/summary.json`
-(docs/results/mnist.md has its command) and the printed numbers of the papers
-(`keras_fm/lab/reproduce/facts.json`). Nothing is measured here.
+Draws `docs/results/opening.png` from the stored rows of USPS and MNIST
+(docs/results/side_by_side.md and mnist.md have their commands) and the printed
+numbers of the papers (`keras_fm/lab/reproduce/facts.json`). Nothing is measured
+here.
 """
 
 import json
@@ -18,17 +19,19 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt  # noqa: E402  (after its backend)
 
 RESULTS = pathlib.Path(__file__).parent.parent / "docs" / "results"
-MEASURED = (
-    ("rounds_proven", "80 rounds, whitened features", "tab:orange", "s", "-"),
-    (
-        "dp_sgd_head",
-        "DP-SGD, the features (tensorflow-privacy)",
-        "tab:brown",
-        "<",
+# Files of before have other names.
+EARLIER = {"rounds_proven": "rounds", "proven": "one_release"}
+MEASURED = {
+    "rounds": ("80 rounds, whitened features", "tab:orange", "s", "-"),
+    "dp_sgd_whitened": (
+        "DP-SGD, whitened features",
+        "tab:red",
+        ">",
         "--",
     ),
-    ("proven", "one release, the features", "tab:blue", "o", "-"),
-)
+    "dp_sgd_head": ("DP-SGD, the features", "tab:brown", "<", "--"),
+    "one_release": ("one release, the features", "tab:blue", "o", "-"),
+}
 CLAIMS = (
     ("adlm", "AdLM", "AdLM, claimed", "D"),
     ("adlm", "ILM", "ILM, claimed", "v"),
@@ -37,39 +40,55 @@ CLAIMS = (
 )
 
 
-def main():
-    rows = json.loads((RESULTS / "mnist" / "summary.json").read_text())["rows"]
-    figure, axes = plt.subplots(figsize=(7.2, 4.2), dpi=160)
-    for method, label, colour, marker, line in MEASURED:
+def measured(axes, folder, name):
+    """Draws what a file has of `MEASURED`."""
+    text = (RESULTS / folder / "summary.json").read_text(encoding="utf-8")
+    rows = json.loads(text)["rows"]
+    found = {EARLIER.get(r["method"], r["method"]) for r in rows}
+    for method, (label, colour, marker, line) in MEASURED.items():
+        if method not in found:
+            continue
         points = [
             (row["epsilon"], 100 * row["accuracy"], 100 * row["spread"])
             for row in rows
-            if row["method"] == method
+            if EARLIER.get(row["method"], row["method"]) == method
         ]
         axes.errorbar(
             *zip(*sorted(points)), color=colour, marker=marker, ls=line,
             label=f"proven: {label}",
         )  # fmt: skip
+    (seeds,) = {row["seeds"] for row in rows}
+    axes.set_title(f"{name}, mean of {seeds} draws", fontsize=10)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(
+        [0.25, 0.5, 1, 2, 4, 8], ["0.25", "0.5", "1", "2", "4", "8"]
+    )
+    axes.grid(alpha=0.3)
+
+
+def main():
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9.6, 4.2), dpi=160)
+    measured(left, "side_by_side/usps_heads", "USPS")
+    left.set_xlabel("epsilon")
+    left.set_ylabel("test accuracy, %")
+    measured(right, "mnist", "MNIST")
     for paper, system, label, marker in CLAIMS:
         points = sorted(
             (fact.epsilon, 100 * fact.value)
             for fact in facts.select(paper, "mnist", "accuracy")
             if fact.system == system and fact.epsilon is not None
         )
-        axes.plot(
+        right.plot(
             *zip(*points), color="0.55", marker=marker, ls=":", label=label
         )
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(
-        [0.25, 0.5, 1, 2, 4, 8], ["0.25", "0.5", "1", "2", "4", "8"]
+    right.set_xlabel("epsilon (grey: as the papers claim it)")
+    for axes in (left, right):
+        axes.legend(fontsize=7, loc="lower right")
+    figure.suptitle(
+        "Public features, delta = 1e-5, add_remove, DP-SGD by "
+        "tensorflow-privacy",
+        fontsize=10,
     )
-    axes.set_xlabel("epsilon (grey: as the papers claim it)")
-    axes.set_ylabel("test accuracy, %")
-    axes.set_title(
-        "MNIST, public features, delta = 1e-5, add_remove; mean of three draws"
-    )
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=8, loc="lower right")
     figure.tight_layout()
     figure.savefig(RESULTS / "opening.png")
 
