@@ -5,6 +5,7 @@ All but the last tests need no Sphinx.
 
 import importlib
 import json
+import math
 import pathlib
 import re
 import shutil
@@ -18,6 +19,7 @@ from pages import DOCS, PAGES, ROOT
 
 import keras_fm as fm
 from keras_fm import public_names
+from keras_fm.lab.engine import rival
 
 pytestmark = [pytest.mark.once, pytest.mark.tensorflow]
 
@@ -278,6 +280,32 @@ def test_the_numbers_of_the_readme(numbers):
     assert len(rows) == 4
     for method, cells in rows:
         assert f"{' / '.join(cells)} %" in readme, method
+
+
+def rivals_of(path):
+    """Settings of DP-SGD in a stored file of comparisons, tables or
+    experiments; small CNNs have a search of their own."""
+    content = json.loads(path.read_text(encoding="utf-8"))
+    if isinstance(content, dict):
+        content = content.get("notes", []) + content.get("rows", [])
+    for row in content:
+        if row.get("series") == "dp_sgd":
+            yield row
+        elif re.match("(?i)dp.(sgd|adam)", row.get("method", "")):
+            yield row["settings"]
+
+
+def test_stored_rivals_follow_the_one_rule():
+    """docs/dp_sgd.md says it; an older grid once made our lead."""
+    results = DOCS / "results"
+    paths = [results / "tables.json", *results.rglob("summary.json")]
+    found = [(p, s) for p in paths for s in rivals_of(p)]
+    assert len({p for p, _ in found}) > 10
+    for path, settings in found:
+        assert settings.get("steps") in rival.STEPS, path
+        assert settings.get("momentum", 0.9) == 0.9, path
+        factor = math.log(settings["learning_rate"], 4)
+        assert settings.get("optimizer") == "adam" or factor == round(factor)
 
 
 @pytest.fixture
