@@ -8,6 +8,7 @@ from keras import ops
 from keras_fm.core.planned_release import PlannedRelease
 from keras_fm.core.second_moment import SecondMomentQuery
 from keras_fm.kernel import checks
+from keras_fm.kernel.noise_mechanisms import GaussianMechanism
 from keras_fm.kernel.reads import columns
 from keras_fm.preprocessing.proven_map import ProvenMap
 
@@ -39,7 +40,8 @@ class DPPCA(ProvenMap):
         input_bound: public bound C on the L2 norm of an input.
         clip: whether inputs outside the bound are scaled back at the release
             instead of refused.
-
+        noise_multiplier: `None` for the noise of the layer's share of the
+            budget, or the noise's standard deviation over the sensitivity.
         unprotected: `True` in a non-private twin: the layer then stays the map
             that it is before a release.
 
@@ -67,6 +69,7 @@ class DPPCA(ProvenMap):
         center: bool = False,
         input_bound: float = 1.0,
         clip: bool = False,
+        noise_multiplier: float | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -82,6 +85,9 @@ class DPPCA(ProvenMap):
         self.ridge_factor = checks.nonnegative("ridge_factor", ridge_factor)
         self.input_bound = checks.norm_bound("input_bound", input_bound)
         self.clip = bool(clip)
+        self.noise_multiplier = checks.optional(
+            checks.norm_bound, "noise_multiplier", noise_multiplier
+        )
         self.input_spec = keras.layers.InputSpec(ndim=2)
 
     def build(self, input_shape):
@@ -184,6 +190,14 @@ class DPPCA(ProvenMap):
             feature_bound=self.moment_bound,
             **reading.privacy_unit,
         )
+        mechanism = None
+        if self.noise_multiplier is not None:
+            mechanism = GaussianMechanism(
+                sensitivity=query.sensitivity(
+                    "l2", neighbours=reading.ledger.neighbours
+                ),
+                noise_multiplier=self.noise_multiplier,
+            )
         return [
             PlannedRelease(
                 name=name,
@@ -191,5 +205,6 @@ class DPPCA(ProvenMap):
                 clip=self.clip,
                 read=read,
                 learn=learn,
+                mechanism=mechanism,
             )
         ]

@@ -84,6 +84,7 @@ def learned(layer, x, noise_multiplier=1e-9, seed=0):
         {},
         {"whitening": 0.5, "ridge_factor": 0.0},
         {"center": True, "input_bound": 2.0, "clip": True},
+        {"noise_multiplier": 4.0},
     ],
 )
 def test_it_is_a_keras_citizen(kwargs, tmp_path):

@@ -118,6 +118,26 @@ def test_it_ends_just_below_the_budget(rounds, pca):
         assert "weights of layer 'pca': from its own release" in p.report()
 
 
+@pytest.mark.once
+def test_a_dp_pca_may_have_its_own_noise():
+    """What it costs is charged, and what is left is the output layer's."""
+    given = {"units": 4, "noise_multiplier": 30.0}
+    m, p = fitted(model(FULL, given), neighbours="replace_one")
+    first, _ = p.ledger.entries
+    assert first.mechanism["noise_multiplier"] == 30.0
+    # Of records in the unit ball, one in the place of another.
+    assert first.mechanism["sensitivity"] == pytest.approx(math.sqrt(2))
+    assert 0.999 * EPSILON < p.ledger.epsilon() <= EPSILON
+    too_little = model(FULL, given | {"noise_multiplier": 0.1})
+    data = records()
+    before = weights(too_little)
+    with pytest.raises(ValueError, match="budget|epsilon"):
+        fit(too_little, private(data))
+    np.testing.assert_array_equal(weights(too_little), before)
+    with pytest.raises(ValueError, match="`noise_multiplier` must be"):
+        fm.layers.DPPCA(2, noise_multiplier=0.0)
+
+
 def test_a_released_dp_pca_is_free_under_another_output_layer():
     m, p = fitted(model(FULL, {"units": 4}), releases=2)
     kernel = array(m.get_layer("pca").kernel)

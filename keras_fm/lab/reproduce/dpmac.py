@@ -3,13 +3,7 @@
 import keras
 import numpy as np
 
-from keras_fm.callbacks import PrivateModel
-from keras_fm.core.second_moment import SecondMomentQuery
 from keras_fm.kernel import mechanisms
-from keras_fm.kernel import sums as summation
-from keras_fm.kernel.budget import PrivacyBudget
-from keras_fm.kernel.ledger.ledger import Ledger
-from keras_fm.kernel.ledger.ledger_entry import LATTICE, LedgerEntry
 from keras_fm.kernel.reads import sampling
 from keras_fm.lab.composition import side_by_side
 from keras_fm.lab.engine.job import Measured
@@ -17,6 +11,7 @@ from keras_fm.lab.reproduce import facts, points
 from keras_fm.models import DeepPrivateAutoencoder
 from keras_fm.papers.dpmac import recipe as dpmac
 from keras_fm.papers.dpmac.dpmac import DPMAC
+from keras_fm.preprocessing.dp_pca import DPPCA
 
 _DELTA = 1e-5
 
@@ -86,35 +81,6 @@ _TABLE_2 = {
 _MEAN_PIXEL = 0.13
 
 
-def _noisy_moment(x, query, mechanism, ledger):
-    """The second moment of records brought to unit length, once."""
-    entry = LedgerEntry(
-        name="components",
-        guarantee="proven",
-        neighbours=str(ledger.neighbours),
-        mechanism=mechanism.config(),
-        reads=query.reads,
-        proof=query.proof,
-        noise=LATTICE,
-    )
-    ledger.check([entry])
-
-    def moment(rows):
-        part = x[rows].astype("float64")
-        lengths = np.linalg.norm(part, axis=1, keepdims=True)
-        part /= np.maximum(lengths, 1e-6)
-        return (part.T @ part,)
-
-    exact = summation.total(map(moment, summation.chunks(len(x))))
-    ledger.charge([entry])
-    noisy = mechanism.perturb(
-        query.pack(exact, "l2"),
-        mechanisms.NoiseSource(),
-        error=query.rounding_error("l2"),
-    )
-    return query.unpack(noisy, "l2")[0]
-
-
 def printed(job, context):
     """The classifier by Table 2, on Poisson samples: the noise is the paper's,
     so the proven epsilon is below the one that it claims."""
@@ -124,43 +90,38 @@ def printed(job, context):
             f"epsilon={job.epsilon}"
         )
     lot, epochs, *noise, rate, z_rate, decay, last = _TABLE_2[job.epsilon]
-    (x, y), (x_test, y_test) = context.data
-    lot = min(lot, len(x) // 4)
+    train, test = context.data
+    n, inputs = train[0].shape
+    lot = min(lot, n // 4)
     epochs = max(1, round(epochs * context["share_of_epochs"]))
-    batches = len(x) // lot
+    batches = n // lot
     steps = sampling.plan(
-        len(x), batch_size=lot, steps=epochs * batches, delta=_DELTA
+        n, batch_size=lot, steps=epochs * batches, delta=_DELTA
     ).mechanism(noise[0])
-    moment = SecondMomentQuery(num_features=x.shape[1])
     components = mechanisms.GaussianMechanism(
-        sensitivity=moment.sensitivity("l2", neighbours="add_remove"),
-        noise_multiplier=noise[1],
+        sensitivity=1.0, noise_multiplier=noise[1]
     )
-    # All that this noise costs, so that the fit draws no other.
-    total = mechanisms.compose_epsilon([components, steps], _DELTA)
-    ledger = Ledger(PrivacyBudget(total, _DELTA), neighbours="add_remove")
-    x, x_test = x - _MEAN_PIXEL, x_test - _MEAN_PIXEL
-    _, vectors = np.linalg.eigh(_noisy_moment(x, moment, components, ledger))
-    top = vectors[:, : -1 - min(60, x.shape[1]) : -1].astype("float32")
     model = DPMAC(
-        (top.shape[1],),
+        (inputs,),
         [keras.layers.Dense(300, activation="relu"), keras.layers.Dense(10)],
         clip=0.3,
         z_optimizer=keras.optimizers.Adam(z_rate),
+        below=[
+            keras.layers.Rescaling(1.0, offset=-_MEAN_PIXEL),
+            # Their second moment is of records brought to unit length.
+            DPPCA(min(60, inputs), clip=True, noise_multiplier=noise[1]),
+        ],
     )
     rates = [rate * decay**epoch for epoch in range(last)]
     falls = [batches * epoch for epoch in range(1, last)]
     schedule = keras.optimizers.schedules.PiecewiseConstantDecay(falls, rates)
-    made = points.training(
+    # All that this noise costs, so that the fit draws no other.
+    training = points.training(
         job, context, delta=_DELTA, epochs=epochs, lot=lot
-    ).fit(
-        model,
-        (x @ top, y),
-        PrivateModel(ledger),
-        loss=None,
-        optimizer=keras.optimizers.Adam(schedule),
-    )
-    return points.scored(job, made, (x_test @ top, y_test))
+    ).but(epsilon=mechanisms.compose_epsilon([components, steps], _DELTA))
+    optimizer = keras.optimizers.Adam(schedule)
+    made = dpmac.fit(training, model, train, "proven", optimizer)
+    return points.scored(job, made, test)
 
 
 # The auto-encoder ----------------------------------------------------------
