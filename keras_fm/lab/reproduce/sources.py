@@ -1,8 +1,13 @@
 """Data sets of the experiments, and what to do where one is missing."""
 
+import dataclasses
+
 import numpy as np
 
 from keras_fm import datasets
+
+# Of pCDBN's windows (N).
+_PRINTED_STEPS = 4
 
 
 class MissingDataError(ValueError):
@@ -39,7 +44,8 @@ def windows(name):
 def printed_windows(name):
     """Windows of four steps, as many of either class; a tenth of them, at
     random, for testing (pCDBN as printed)."""
-    found = network(name).windows(history=3)
+    members = network(name)
+    found = members.windows(history=_PRINTED_STEPS - 1)
     rng = np.random.default_rng(0)
     classes = [
         rng.permutation(np.flatnonzero(found.y == label)) for label in (0, 1)
@@ -47,7 +53,34 @@ def printed_windows(name):
     few = min(map(len, classes))
     rows = rng.permutation(np.concatenate([c[:few] for c in classes]))
     tests = len(rows) // 10
-    return found.take(rows[tests:]), found.take(rows[:tests])
+    return tuple(
+        _with_members(members, found.take(part))
+        for part in (rows[tests:], rows[:tests])
+    )
+
+
+def _with_members(network, found):
+    """Windows with the attributes of all members, at the window's steps,
+    beside them: the sum of pCDBN's Eqs. 25 and 26 as we read it."""
+    low, high = network.bounds.T.astype("float32")
+    values = np.clip(network.attributes, low, high).swapaxes(0, 1)
+    copies = _PRINTED_STEPS * network.users
+    width, more = found.x.shape[1], copies * len(low)
+    x = np.empty((len(found), width + more), "float32")
+    x[:, :width] = found.x
+    for step in np.unique(found.steps):
+        past = values[step - np.arange(_PRINTED_STEPS)]
+        x[found.steps == step, width:] = past.ravel()
+    return dataclasses.replace(
+        found,
+        x=x,
+        names=found.names + ("member",) * more,
+        columns=found.columns | {"members": slice(width, width + more)},
+        low=np.concatenate([found.low, np.tile(low, copies)]),
+        high=np.concatenate([found.high, np.tile(high, copies)]),
+        reach=network.users - 1,
+        note="Every row reads the attributes of all users at its steps.",
+    )
 
 
 def recent_windows(name):

@@ -6,6 +6,8 @@ from keras_fm.datasets.behavior_windows import column_range
 from keras_fm.papers.pcdbn.private_cdbn import PrivateCDBN
 from keras_fm.public.normalization_layer import NormalizationLayer
 
+_CONDITIONS = ("social", "events", "members")
+
 
 @keras.saving.register_keras_serializable(package="keras_fm")
 class BehaviorCDBN(PrivateCDBN):
@@ -25,7 +27,8 @@ class BehaviorCDBN(PrivateCDBN):
     Args:
         columns: dict of slices or `(start, stop)` pairs of the window's
             features: `"present"` and `"history"` are the visible units,
-            `"social"` and `"events"` the conditions.
+            `"social"`, `"events"` and, if there are any, `"members"` (what
+            others did at the window's steps) the conditions.
         bounds: public `(low, high)` of the window's features.
         maps: the paper's two layers of 10 bases, 4 x 12 and 2 x 6.
         padding: `"same"`, without which the second layer does not fit.
@@ -78,7 +81,7 @@ class BehaviorCDBN(PrivateCDBN):
     def _visible(self, inputs, bounds):
         window = NormalizationLayer(bounds, "linf", name="box")(inputs)
         image = WindowImage(self._columns, name="image")(window)
-        parts = [self._columns.get(name) for name in ("social", "events")]
+        parts = [self._columns.get(name) for name in _CONDITIONS]
         parts = [part for part in parts if part and part[1] > part[0]]
         if self._proven:
             return image, window
