@@ -51,7 +51,7 @@ def released(job, context, train, model, delta=DELTA):
 def _proven(job, context, train):
     model = _output_layer(train)
     if job.series != "one_read":
-        model = BehaviorAutoencoder.of(train, hidden=(100,))
+        model = BehaviorAutoencoder.of(train)
     delta = 0.0 if job.series == "dpah_pure" else DELTA
     return released(job, context, train, model, delta)
 

@@ -25,7 +25,8 @@ class BehaviorAutoencoder(DeepPrivateAutoencoder):
         columns: dict of slices or `(start, stop)` pairs; `"present"` is what
             is reconstructed.
         bounds: public `(low, high)` of the window's features.
-        hidden: units of the encoders; the paper has (200, 200).
+        hidden: units of the encoders: `None` is (200, 200) in the published
+            form, as printed, and (100,) in the proven one.
         units, guarantee and others: see `DeepPrivateAutoencoder`.
 
     Input shape: `(batch, features)`. Output shape: `(batch, units)`.
@@ -50,13 +51,15 @@ class BehaviorAutoencoder(DeepPrivateAutoencoder):
         input_shape,
         columns,
         bounds,
-        hidden=(100,),
+        hidden=None,
         units=1,
         guarantee="proven",
         **kwargs,
     ):
         columns = {name: column_range(part) for name, part in columns.items()}
         kwargs.pop("visible", None)
+        if hidden is None:
+            hidden = (100,) if guarantee == "proven" else (200, 200)
         super().__init__(
             input_shape,
             hidden=hidden,

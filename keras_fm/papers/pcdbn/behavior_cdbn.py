@@ -7,6 +7,8 @@ from keras_fm.papers.pcdbn.private_cdbn import PrivateCDBN
 from keras_fm.public.normalization_layer import NormalizationLayer
 
 _CONDITIONS = ("social", "events", "members")
+# Bases as printed, time across.
+_PRINTED = ((12, 4), (6, 2))
 
 
 @keras.saving.register_keras_serializable(package="keras_fm")
@@ -15,9 +17,10 @@ class BehaviorCDBN(PrivateCDBN):
 
     Phan, Wu and Dou, Machine Learning 2017. A record is one (user, time)
     window; `keras_fm.datasets.HealthNetwork.windows(history=11)` makes
-    windows of twelve time steps. Their attributes are the visible units, an
-    image of attributes x time; friends' influence and environmental events
-    condition it. The output is one logit: does the behaviour happen?
+    windows of twelve time steps; the paper has four. Their attributes are the
+    visible units, an image of attributes x time; friends' influence and
+    environmental events condition it. The output is one logit: does the
+    behaviour happen?
 
     Published and non-private, the conditions act through dynamic biases of
     the first RBM's hidden and visible units (Eqs. 25 and 26). Proven, only
@@ -30,9 +33,12 @@ class BehaviorCDBN(PrivateCDBN):
             `"social"`, `"events"` and, if there are any, `"members"` (what
             others did at the window's steps) the conditions.
         bounds: public `(low, high)` of the window's features.
-        maps: the paper's two layers of 10 bases, 4 x 12 and 2 x 6.
+        maps: `None` is the paper's two layers of 10 bases: in the published
+            form 12 attributes x 4 steps and 6 x 2, as printed, in the proven
+            one 4 x 12 and 2 x 6.
         padding: `"same"`, without which the second layer does not fit.
-        units, pooling, dense, guarantee and others: see `PrivateCDBN`.
+        units, pooling, dense, guarantee and others: see `PrivateCDBN`; the
+            published form's `dropout` is 0.5 here, as printed.
 
     Input shape: `(batch, features)`. Output shape: `(batch, units)`.
 
@@ -51,13 +57,17 @@ class BehaviorCDBN(PrivateCDBN):
         columns,
         bounds,
         units=1,
-        maps=((10, (4, 12)), (10, (2, 6))),
+        maps=None,
         dense=0,
         padding="same",
+        guarantee="proven",
         **kwargs,
     ):
         columns = {name: column_range(part) for name, part in columns.items()}
         self._columns = columns
+        if maps is None:
+            sizes = ((4, 12), (2, 6)) if guarantee == "proven" else _PRINTED
+            maps = tuple((10, size) for size in sizes)
         super().__init__(
             input_shape,
             units=units,
@@ -65,6 +75,7 @@ class BehaviorCDBN(PrivateCDBN):
             dense=dense,
             bounds=bounds,
             padding=padding,
+            guarantee=guarantee,
             **kwargs,
         )
 
@@ -77,6 +88,8 @@ class BehaviorCDBN(PrivateCDBN):
             (windows.low, windows.high),
             **kwargs,
         )
+
+    _dropout = 0.5
 
     def _visible(self, inputs, bounds):
         window = NormalizationLayer(bounds, "linf", name="box")(inputs)

@@ -37,7 +37,8 @@ class PublishedCDBN(PaperOrCode):
         noise: `None` (as `form` has it), `"once"` or `"per_step"`.
         fine_tune: of `PrivateCDBN`: whether the RBMs train on with the layers
             above; else they rest after pre-training.
-        dropout: of `PrivateCDBN`: share of the units before the output.
+        dropout: of `PrivateCDBN`: share of the units before the output;
+            `None` is 0.5 for behaviour and 0 for images, as printed.
         l1: of `PrivateCDBN`: L1 penalty of the dense layer's kernel.
 
     Raises:
@@ -50,7 +51,7 @@ class PublishedCDBN(PaperOrCode):
     """
 
     fine_tune: bool = False
-    dropout: float = 0.0
+    dropout: float | None = None
     l1: float = 0.0
 
     def __post_init__(self):
@@ -58,7 +59,9 @@ class PublishedCDBN(PaperOrCode):
         checks.fields(
             self,
             fine_tune=checks.boolean,
-            dropout=functools.partial(checks.number, at_least=0, below=1),
+            dropout=functools.partial(
+                checks.optional, checks.number, at_least=0, below=1
+            ),
             l1=checks.nonnegative,
         )
 

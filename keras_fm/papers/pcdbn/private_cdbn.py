@@ -102,6 +102,8 @@ class PrivateCDBN(PaperModel):
     """
 
     _settings = PublishedCDBN
+    # As printed.
+    _dropout = 0.0
 
     def __init__(
         self,
@@ -255,10 +257,13 @@ class PrivateCDBN(PaperModel):
             yield NormalizationLayer(
                 norm="linf", mode="batch", running=False, name="normalization"
             )
-        if settings.dropout:
-            yield keras.layers.Dropout(settings.dropout, name="dropout")
+        dropout = settings.dropout
+        if dropout is None:
+            dropout = self._dropout
+        if dropout:
+            yield keras.layers.Dropout(dropout, name="dropout")
             # Kept units stay in [0, 1], as the claim has them.
-            yield keras.layers.Rescaling(1 - settings.dropout, name="kept")
+            yield keras.layers.Rescaling(1 - dropout, name="kept")
 
     def _contrast(self, maps):
         # What all records have in common would fill the unit ball: every map

@@ -92,6 +92,9 @@ def test_saving_keeps_columns_and_bounds(tmp_path, parts):
 
 def test_the_published_form_conditions_the_code(parts):
     train, _ = parts
+    for form, sizes in (("published", [200, 200]), ("proven", [100])):
+        model = BehaviorAutoencoder.of(train, guarantee=form)
+        assert [encoder.units for encoder in model.encoders] == sizes
     model = BehaviorAutoencoder.of(train, hidden=(8, 6), guarantee="published")
     private = PrivateModel(
         1.0, 0.0, data=(train.x, train.y), guarantee=model.guarantee()

@@ -74,6 +74,26 @@ def test_the_image_follows_the_networks_own_names(parts):
 # The published form --------------------
 
 
+@pytest.mark.once
+def test_the_published_defaults_are_printed():
+    """Ten bases of 12 attributes x 4 steps and 6 x 2, dropout of a half."""
+    windows = health_simulator.simulate("daily", seed=0, users=9, steps=9)
+    windows = windows.windows(history=3)
+    kwargs = {"guarantee": "published", "unprotected": True}
+    m = BehaviorCDBN.of(windows, **kwargs)
+    found = [(rbm.filters, rbm.kernel_size) for rbm in m.rbms]
+    assert found == [(10, (12, 4)), (10, (6, 2))]
+    assert m.get_layer("dropout").rate == 0.5
+    assert BehaviorCDBN.from_config(m.get_config()).get_layer("dropout")
+    kwargs["guarantee"] = PublishedCDBN(dropout=0)
+    none = BehaviorCDBN.of(windows, **kwargs)
+    assert all(layer.name != "dropout" for layer in none.layers)
+    images = fm.models.PrivateCDBN((16, 16, 1), guarantee="published")
+    assert all(layer.name != "dropout" for layer in images.layers)
+    proven = BehaviorCDBN.of(windows)
+    assert [rbm.kernel_size for rbm in proven.rbms] == [(4, 12), (2, 6)]
+
+
 def test_conditions_are_dynamic_biases_in_the_published_form(parts):
     train, _ = parts
     m = model(train, guarantee="published", units=None, unprotected=True)
