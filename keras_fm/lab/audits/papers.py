@@ -135,7 +135,7 @@ def control_dpa(subject, x, y, classes):
 _PRETRAINING = 20
 _POLYNOMIALS = {
     "pcdbn": "chebyshev",
-    "pcdbn_te": "taylor",
+    "pcdbn_te": "tanh",
     "pcdbn_pw": "piecewise",
 }
 
@@ -154,7 +154,6 @@ def _pcdbn_network(subject, x, classes, **kwargs):
         classes,
         pooling=1,
         polynomial=_POLYNOMIALS[subject.model],
-        degree=7,
         **kwargs,
     )
     return model, x.reshape(-1, *shape)
