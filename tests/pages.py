@@ -110,7 +110,7 @@ open("people.csv", "w").write(text)
             2: IMAGES,
         },
         smaller={
-            "batch_size=600, epochs=2": "epochs=1",
+            "batch_size=600, epochs=12": "epochs=1",
             "lot=1800": "lot=60",
             "batch_size=1800, epochs=500": "batch_size=60, epochs=1",
         },

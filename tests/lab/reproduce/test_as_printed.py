@@ -43,7 +43,7 @@ def missing(shown):
 def test_a_row_says_how_and_names_what_shows_it(row):
     what, here, shown = row
     # A difference has its reason beside it.
-    assert what and re.match("yes\\b|(no|cannot be): .", here), here
+    assert what and re.match("as printed\\b|(differs|cannot be): .", here), here
     assert list(missing(shown)) == []
 
 
