@@ -61,7 +61,7 @@ def printed_windows(name):
 
 def _with_members(network, found):
     """Windows with the attributes of all members, at the window's steps,
-    beside them: the sum of pCDBN's Eqs. 25 and 26 as we read it."""
+    beside them: the sum of pCDBN's Eqs. 25 and 26 as we read it, a mean."""
     low, high = network.bounds.T.astype("float32")
     values = np.clip(network.attributes, low, high).swapaxes(0, 1)
     copies = _PRINTED_STEPS * network.users
@@ -71,13 +71,16 @@ def _with_members(network, found):
     for step in np.unique(found.steps):
         past = values[step - np.arange(_PRINTED_STEPS)]
         x[found.steps == step, width:] = past.ravel()
+    # So far away that their sum, between the bounds, is a mean: a plain sum
+    # saturates every map within a few steps.
+    far = low + more * (high - low)
     return dataclasses.replace(
         found,
         x=x,
         names=found.names + ("member",) * more,
         columns=found.columns | {"members": slice(width, width + more)},
         low=np.concatenate([found.low, np.tile(low, copies)]),
-        high=np.concatenate([found.high, np.tile(high, copies)]),
+        high=np.concatenate([found.high, np.tile(far, copies)]),
         reach=network.users - 1,
         note="Every row reads the attributes of all users at its steps.",
     )

@@ -39,6 +39,10 @@ def test_printed_windows(monkeypatch):
     assert part.x.shape[1] == members.stop == len(part.low) == len(part.names)
     assert (part.x >= part.low).all() and (part.x <= part.high).all()
     assert part.reach == 19
+    # As the model scales them, their sum is a mean.
+    scaled = (part.x - part.low) / (part.high - part.low)
+    mean = (attributes[:, part.steps[0] - np.arange(4)] - low) / (high - low)
+    assert scaled[0, members].sum() == pytest.approx(mean.mean(), rel=1e-4)
     model = BehaviorCDBN.of(train, guarantee="published", unprotected=True)
     conditions = ("social", "events", "members")
     assert model.rbms[0].conditions == sum(
