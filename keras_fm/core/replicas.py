@@ -75,6 +75,16 @@ def in_step():
     return 1 if context is None else context.num_replicas_in_sync
 
 
+def sharing_means():
+    """By how many Keras divides a mean over a batch: the replicas that have
+    a part of it."""
+    if keras.backend.backend() != "tensorflow":
+        return 1
+    import tensorflow as tf
+
+    return tf.distribute.get_strategy().num_replicas_in_sync
+
+
 def total(tensors):
     """Sums over the replicas of the running step, the same on each.
 

@@ -187,6 +187,7 @@ class PrivateNetwork(keras.Model):
             self.model
         )
         super().compile(*args, jit_compile=jit_compile, **kwargs)
+        self._means = _takes_means(self.loss, replicas.of_strategy(self)[0])
 
     # Calls ---------------------------------------------------------------
 
@@ -238,9 +239,11 @@ class PrivateNetwork(keras.Model):
             return ops.zeros(())
         self._alone = True
         try:
-            return super().compute_loss(None, y, y_pred, weights)
+            found = super().compute_loss(None, y, y_pred, weights)
         finally:
             self._alone = False
+        # Of a record alone no other replica has a part.
+        return found * replicas.sharing_means() if self._means else found
 
     def weight_penalties(self):
         """Regularizers of weights."""
@@ -937,6 +940,23 @@ def check_proven(guarantee, rows_per_owner):
             "`PrivateModel(..., guarantee=Proven(unit=Unit(owners=ids)))`. "
             f"Received: rows_per_owner={rows_per_owner}"
         )
+
+
+def _takes_means(losses, count):
+    """Whether losses are means over a batch, which Keras divides by the
+    replicas, or sums."""
+    kinds = {
+        getattr(loss, "reduction", "mean") in ("sum", "none", None)
+        for loss in keras.tree.flatten(losses)
+        if loss is not None
+    }
+    if count > 1 and len(kinds) > 1:
+        raise ValueError(
+            "On several replicas all losses of a private model must have one "
+            "reduction: give each of them "
+            '`reduction="sum_over_batch_size"`, or each `reduction="sum"`.'
+        )
+    return kinds == {False}
 
 
 def _balances(class_weight):

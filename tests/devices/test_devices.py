@@ -86,7 +86,7 @@ def test_a_network_on_two_devices():
     found = json.loads(printed.strip().splitlines()[-1])
     assert found["devices"] == 2
     for difference, moved in zip(found["difference"], found["moved"]):
-        assert difference < 0.05 * moved
+        assert difference < 0.005 * moved
     assert set(found["noise"]) == {"samples", "owners", "bins", "order"}
     for ratio in found["noise"].values():
         assert ratio == pytest.approx(1, abs=0.07)

@@ -64,8 +64,9 @@ def learned(size=40, **given):
 
 
 def all_learned():
-    """Of records, and of owners."""
-    return learned(), learned(20, owned=2)
+    """Of records, of owners, and of records in their order."""
+    order = {"participation": fm.Participation(bands=3), "shuffle": False}
+    return learned(), learned(20, owned=2), learned(10, **order)
 
 
 def noise():

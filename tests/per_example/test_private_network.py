@@ -11,6 +11,7 @@ import pytest
 from keras import ops
 
 import keras_fm as fm
+from keras_fm.core import replicas
 from keras_fm.kernel.mechanisms import NoiseSource
 from keras_fm.per_example import past_weights, record_map
 from keras_fm.per_example.balanced_classes import BalancedClasses
@@ -802,6 +803,19 @@ def test_a_model_without_labels():
     without.compile("sgd")
     with pytest.raises(ValueError, match="has no loss"):
         without.fit(X, batch_size=10, verbose=0, callbacks=[callback()])
+
+
+def test_losses_of_two_reductions_are_refused_on_several_replicas(monkeypatch):
+    """Keras divides a mean by the replicas, and no sum."""
+    inputs = keras.Input((4,))
+    heads = {n: keras.layers.Dense(1, name=n)(inputs) for n in "ab"}
+    private = fm.make_private(keras.Model(inputs, heads))
+    losses = {"a": "mse", "b": keras.losses.MeanSquaredError(reduction="sum")}
+    private.compile("sgd", losses)
+    monkeypatch.setattr(replicas, "of_strategy", lambda model: (2, True))
+    private.compile("sgd", {"a": "mse", "b": "mae"})
+    with pytest.raises(ValueError, match="On several replicas all losses"):
+        private.compile("sgd", losses)
 
 
 @pytest.mark.skipif(
