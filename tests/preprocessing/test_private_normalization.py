@@ -114,7 +114,7 @@ def test_statistics_are_those_of_the_records():
     statement = private.report()
     assert "weights of layer 'columns': from its own release" in statement
     # What the same statistics would be without a release is not seen.
-    assert "scaled, filled in or selected" in statement
+    assert "earlier scaling, filling in or selection" in statement
 
 
 @pytest.mark.once
