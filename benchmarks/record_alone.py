@@ -95,8 +95,12 @@ def measure(method, name):
 
     build, batch = _NETWORKS[name]
     start = _OTHERS.get(method.partition(";")[0], keras_steps)
-    for package in (_PACKAGES[method], *_LOADED):
-        importlib.import_module(package)
+    package = _PACKAGES[method]
+    if package == "tensorflow_privacy":
+        # Says first how that is to be imported.
+        package = "tensorflow_privacy_steps"
+    for name_of in (package, *_LOADED):
+        importlib.import_module(name_of)
     plain_step, begun = start(method, name, build, batch)
     clock = Clock()
     for _ in range(3):
