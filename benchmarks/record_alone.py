@@ -99,8 +99,8 @@ def measure(method, name):
     if package == "tensorflow_privacy":
         # Says first how that is to be imported.
         package = "tensorflow_privacy_steps"
-    for name_of in (package, *_LOADED):
-        importlib.import_module(name_of)
+    for module in (package, *_LOADED):
+        importlib.import_module(module)
     plain_step, begun = start(method, name, build, batch)
     clock = Clock()
     for _ in range(3):

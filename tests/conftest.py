@@ -249,6 +249,23 @@ def command(capsys):
 
 
 @pytest.fixture
+def forgetful(monkeypatch):
+    """Models may begin with the same weights, under ledgers of their own."""
+    monkeypatch.setattr(
+        "keras_fm.per_example.past_weights.check", lambda *arguments: None
+    )
+
+
+@pytest.fixture
+def without_noise(monkeypatch):
+    """Noisy steps that show their sums."""
+    monkeypatch.setattr(
+        "keras_fm.per_example.sum_noise.noisy",
+        lambda mechanism, sums, keys, symmetric=None: sums,
+    )
+
+
+@pytest.fixture
 def fixed_seed(monkeypatch):
     """A noisy layer takes its seed from the operating system."""
     monkeypatch.setattr(

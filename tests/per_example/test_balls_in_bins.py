@@ -7,8 +7,10 @@ the steps that are drawn, with the ledger's entry, in whole fits.
 import math
 
 import keras
+import layer_moves
 import numpy as np
 import pytest
+from layer_moves import N, network, nothing
 from scipy import integrate, stats
 
 import keras_fm as fm
@@ -24,20 +26,16 @@ from keras_fm.kernel.noise_mechanisms import (
     SampledGaussianMechanism,
 )
 from keras_fm.lab.auditing import white_box
-from keras_fm.per_example import past_weights, sum_noise
 from keras_fm.per_example.given_records import GivenRecords
 from keras_fm.per_example.poisson_samples import RECORDS, BinnedSamples
 
-pytestmark = [pytest.mark.full, pytest.mark.backend]
+pytestmark = [
+    pytest.mark.full,
+    pytest.mark.backend,
+    pytest.mark.usefixtures("forgetful"),
+]
 
 BACKEND = keras.backend.backend()
-N, D, H = 22, 100, 100
-
-
-@pytest.fixture(autouse=True)
-def forgetful(monkeypatch):
-    """Models here begin with the same weights, under ledgers of their own."""
-    monkeypatch.setattr(past_weights, "check", lambda *arguments: None)
 
 
 def mechanism(bins=5, epochs=1, noise=1.0, **arguments):
@@ -275,46 +273,15 @@ def test_a_step_that_is_too_full_ends_the_run():
 # Whole fits ------------------------------------------------------------------
 
 
-class Noting(keras.callbacks.Callback):
-    """Keeps the weights before and after every step."""
-
-    def __init__(self, found):
-        super().__init__()
-        self._found = found
-
-    def on_train_begin(self, logs=None):
-        self._found.append(self.model.get_weights()[0].ravel())
-
-    def on_train_batch_end(self, batch, logs=None):
-        self.on_train_begin()
-
-
-def fitted(x, y, owned=None, batch_size=6, **given):
+def fitted(x, y, owned=None, batch_size=6, budget=None, **given):
     """What the steps of a fit took off the weights, in clips, and the
     budget."""
-    keras.utils.set_random_seed(1)
-    layer = keras.layers.Dense(H, use_bias=False)
-    model = keras.Sequential([keras.Input((D,)), layer])
-    private = fm.make_private(model, clip=0.5, rows_per_owner=owned)
-    private.compile(keras.optimizers.SGD(1.0), "mse")
-    budget = given.pop("budget", None) or fm.callbacks.PrivateModel(2.0, 1e-5)
-    weights = []
-    private.fit(
-        x,
-        y,
-        batch_size=batch_size,
-        epochs=2,
-        verbose=0,
-        callbacks=[budget, Noting(weights)],
-        participation=fm.BallsInBins(),
-        owners=None if owned is None else np.arange(len(x)) // owned,
-        **given,
+    budget = budget or fm.callbacks.PrivateModel(2.0, 1e-5)
+    given["participation"] = fm.BallsInBins()
+    found = layer_moves.moves(
+        network(owned), x, y, budget, batch_size, owned, **given
     )
-    return -np.diff(weights, axis=0) * batch_size / 0.5, budget
-
-
-def nothing(n=N):
-    return np.zeros((n, D), "float32"), np.zeros((n, H), "float32")
+    return found, budget
 
 
 @pytest.mark.parametrize("owned", [None, 2])
@@ -332,20 +299,13 @@ def test_the_noise_is_that_of_the_entry(owned):
         overflow_probability=charged.overflow_probability,
     )
     assert 1.98 < budget.ledger.epsilon() <= 2.0
-    noise = moves / charged.stddev
-    # Secret words: they keep the test from passing once in 1e6.
-    low, high = stats.chi2.ppf([1e-8, 1 - 1e-8], H * D)
-    scales = np.sum(noise**2, axis=1)
-    assert np.all((low < scales) & (scales < high))
-    products = np.abs(noise @ noise.T)[np.triu_indices(8, 1)]
-    assert np.max(products) < math.sqrt(H * D) * 6.5
+    assert len(moves) == 8
+    assert layer_moves.are_independent(moves / charged.stddev)
 
 
-def test_a_record_moves_one_step_of_an_epoch(monkeypatch):
+@pytest.mark.usefixtures("without_noise")
+def test_a_record_moves_one_step_of_an_epoch():
     """By no more than the sensitivity that was charged."""
-    monkeypatch.setattr(
-        sum_noise, "noisy", lambda mechanism, sums, keys, symmetric=None: sums
-    )
     x, y = nothing()
     x[0], y[0] = 1e3, 1e7
     moves, budget = fitted(x, y)

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import keras_fm as fm
-from keras_fm.per_example import sum_noise
 from keras_fm.per_example.given_stream import GivenStream, is_stream
 
 pytestmark = [pytest.mark.full, pytest.mark.backend]
@@ -107,10 +106,8 @@ def fitted(x, y=None, private=None, **more):
     return private.model.get_weights(), budget.ledger.entries
 
 
-def test_a_fit_of_a_stream_is_that_of_its_rows(monkeypatch):
-    monkeypatch.setattr(
-        sum_noise, "noisy", lambda mechanism, sums, keys, symmetric=None: sums
-    )
+@pytest.mark.usefixtures("without_noise")
+def test_a_fit_of_a_stream_is_that_of_its_rows():
     held, (entry,) = fitted(X, Y)
     came, (other,) = fitted(batches, steps_per_epoch=9)
     for one, two in zip(held, came):

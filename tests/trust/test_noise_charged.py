@@ -25,7 +25,7 @@ from scipy import stats
 import keras_fm as fm
 from keras_fm.kernel import mechanisms
 from keras_fm.papers.dpmac import coefficient_sums
-from keras_fm.per_example import past_weights, sum_noise
+from keras_fm.per_example import sum_noise
 
 N, D, H, M = 40, 60, 20, 55
 # Numbers that a scale is estimated from, at least.
@@ -36,16 +36,10 @@ FALSE_ALARM = 1e-7
 WRONG = (0.5, 2 / 3, 1.5, 2.0)
 
 pytestmark = [
-    pytest.mark.usefixtures("untraced"),
+    pytest.mark.usefixtures("untraced", "forgetful"),
     pytest.mark.backend,
     pytest.mark.optimised,
 ]
-
-
-@pytest.fixture(autouse=True)
-def forgetful(monkeypatch):
-    """Models here begin with the same weights, under ledgers of their own."""
-    monkeypatch.setattr(past_weights, "check", lambda *arguments: None)
 
 
 def check_scale(noise, laplace=False):
@@ -188,14 +182,6 @@ def neighbours(read):
         return one, (x, y)
     other = np.concatenate([y, np.repeat(-AWAY, rows, axis=0)])
     return one, (one[0], other)
-
-
-@pytest.fixture
-def without_noise(monkeypatch):
-    """Steps that show their sums."""
-    monkeypatch.setattr(
-        sum_noise, "noisy", lambda mechanism, sums, keys, symmetric=None: sums
-    )
 
 
 @pytest.mark.usefixtures("without_noise")
