@@ -10,8 +10,7 @@ import pytest
 
 import keras_fm as fm
 from keras_fm.core import statement_facts
-from keras_fm.lab import script_functions
-from keras_fm.training import saved_statement
+from keras_fm.lab import script_functions, statement_file
 
 pytestmark = pytest.mark.once
 
@@ -221,7 +220,7 @@ def test_noisy_steps_and_weights_set_afterwards(tmp_path):
         x, x[:, 0], batch_size=16, epochs=1, verbose=0, callbacks=[budget]
     )
     budget.save_statement(tmp_path / "statement.json")
-    found = saved_statement.SavedStatement(tmp_path / "statement.json")
+    found = statement_file.SavedStatement(tmp_path / "statement.json")
     assert found.differences(model) == []
     assert [
         "start",

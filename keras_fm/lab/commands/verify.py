@@ -48,8 +48,7 @@ def run(values, rest):
         )
     from keras_fm.core import statement_facts
     from keras_fm.kernel.ledger.statement import rounded_up
-    from keras_fm.lab import script_functions
-    from keras_fm.training import saved_statement
+    from keras_fm.lab import script_functions, statement_file
 
     path, other = rest
     script = values["import"].value
@@ -60,18 +59,18 @@ def run(values, rest):
         )
     if script:
         script_functions.imported(os.path.abspath(script))
-    stated = saved_statement.SavedStatement(other)
+    found = statement_file.SavedStatement(other)
     model = _loaded(path)
-    differences = stated.differences(model)
+    differences = found.differences(model)
     if differences:
         lines = [f"{path} and {other} do not belong together:"]
         sys.stdout.write("\n  ".join([*lines, *differences]) + "\n")
         return 1
     lines = [
         f"{path} and {other} belong together.",
-        f"  weights        sha256 {stated.weights}: the same",
+        f"  weights        sha256 {found.weights}: the same",
     ]
-    for ledger in stated.ledgers:
+    for ledger in found.ledgers:
         lines += [
             f"  epsilon        {rounded_up(ledger.epsilon())} at delta "
             f"{ledger.budget.delta:g}, {ledger.neighbours}: composed anew "
