@@ -331,8 +331,8 @@ def candidates():
     )
     yield (
         "norm histogram",
-        queries.NormHistogramQuery(num_columns=2, num_bins=3),
-        [(np.full((1, 2), size),) for size in (1e-9, 1e9)],
+        queries.ColumnHistogramQuery(num_columns=2, num_bins=3),
+        [(np.full((1, 2), end),) for end in (-1.0, 1.0)],
     )
     # Two entries beside the constant: of one, no pair attains replace_one.
     ends = np.sqrt(3.0)

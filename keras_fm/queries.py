@@ -17,7 +17,6 @@ from keras_fm.papers.functional_net.expansion_query import (
 )
 from keras_fm.papers.pcdbn.patch_clusters import PatchClustersQuery
 from keras_fm.papers.pcdbn.patch_moments import PatchMomentQuery
-from keras_fm.per_example.norm_histogram import NormHistogramQuery
 from keras_fm.per_example.step_query import LayerCoefficientsQuery
 from keras_fm.preprocessing.column_histogram import ColumnHistogramQuery
 from keras_fm.preprocessing.column_moments import ColumnMomentsQuery

@@ -2,10 +2,8 @@
 
 import numpy as np
 
-from keras_fm.heads.class_weights import NAME, SHARE
-from keras_fm.kernel import release
-from keras_fm.kernel.partial_statistics import PartialStatistics
-from keras_fm.kernel.planning import calibration
+from keras_fm.heads.class_weights import NAME
+from keras_fm.per_example.released_first import ReleasedFirst
 from keras_fm.preprocessing.column_histogram import ColumnHistogramQuery
 
 # A count below so many standard deviations of its noise is taken as that.
@@ -32,52 +30,37 @@ def weights(found):
     return tuple((counts.min() / counts).tolist())
 
 
-class BalancedClasses:
+class BalancedClasses(ReleasedFirst):
     """One release of how often each class occurs.
 
     Args:
         classes: int K >= 2, how many there are.
-        grouped: whether the privacy unit is an owner of several rows.
-        ledger: the `Ledger` that is charged.
-        spends: share of its budget that the fit has.
+        owners: `None`, or `(n,)` ids of the owners that are protected.
+        ledger, spends: see `ReleasedFirst`.
     """
 
-    def __init__(self, classes, grouped, ledger, spends):
-        self._query = query(classes, grouped)
-        self._classes, self._ledger = classes, ledger
-        self.mechanism = calibration.calibrate(
-            self._query,
-            ledger.budget,
-            neighbours=ledger.neighbours,
-            share=SHARE * spends,
-        )
-        self._terms = {"name": NAME, "ledger": ledger}
-
-    def entry(self, noise):
-        """What it is charged as."""
-        return release.planned_entry(
-            self._query, self.mechanism, noise=noise, **self._terms
+    def __init__(self, classes, owners, ledger, spends):
+        self._classes, self._owners = classes, owners
+        super().__init__(
+            query(classes, owners is not None), NAME, ledger, spends
         )
 
-    def released(self, labels, owners, noise):
-        """Charges, and releases the weights.
+    def learn(self, given, noise):
+        given.weigh(self.weights(given.labels, noise))
+
+    def weights(self, labels, noise):
+        """Releases the weights.
 
         Args:
             labels: `(n,)` whole numbers below K.
-            owners: `None`, or `(n,)` ids.
             noise: a `NoiseSource`.
 
         Returns:
             dict from classes to weights, of which the largest is 1.
         """
-        values = places(labels, self._classes)
-        partial = PartialStatistics(self._query)
-        if owners is None:
-            partial.add(values)
-        else:
+        values, owners = places(labels, self._classes), self._owners
+        batch = (values,)
+        if owners is not None:
             order = np.argsort(owners, kind="stable")
-            partial.add(values[order], owners=owners[order])
-        found = release.release_statistics(
-            partial, mechanism=self.mechanism, noise=noise, **self._terms
-        )
-        return dict(enumerate(weights(found)))
+            batch = values[order], None, np.asarray(owners)[order]
+        return dict(enumerate(weights(self.released([batch], noise))))

@@ -53,8 +53,7 @@ class FitCharge:
     Attributes:
         plan: the `keras_fm.sampling.SamplingPlan`.
         correlated: `None`, or the `CorrelatedNoise`.
-        balanced: `None`, or the `BalancedClasses`.
-        thresholds: `None`, or what releases clips first.
+        first: list of what the fit itself releases before its steps.
         others: list of the mechanisms of what else is released first.
         per_epoch: int, steps of an epoch.
 
@@ -119,16 +118,14 @@ class FitCharge:
                 self.per_epoch, self.plan.steps
             )
         guarantee = callback.guarantee
-        self._owned = owners_of(guarantee) is not None
+        owners, self.first = owners_of(guarantee), []
+        self._owned = owners is not None
         self._spends = getattr(guarantee, "spends", 1.0)
-        self.balanced = None
         if classes is not None:
-            self.balanced = BalancedClasses(
-                classes, self._owned, ledger, self._spends
+            self.first.append(
+                BalancedClasses(classes, owners, ledger, self._spends)
             )
-        self.thresholds = network.thresholds_release(ledger, self._spends)
-        first = [self.balanced, self.thresholds]
-        self._first = [one for one in first if one is not None]
+        self.first += network.released_first(ledger, self._spends)
 
     def _check_passes(self, participation, steps_per_epoch):
         checks.instance(
@@ -150,8 +147,8 @@ class FitCharge:
             )
 
     def released_first(self, noise):
-        """Entries of what the fit itself releases before its steps."""
-        return [one.entry(noise) for one in self._first]
+        """Entries of `first`."""
+        return [one.entry(noise) for one in self.first]
 
     @functools.cached_property
     def mechanism(self):
@@ -188,7 +185,7 @@ class FitCharge:
         )
 
     def _multiplier(self, others):
-        first = [one.mechanism for one in self._first]
+        first = [one.mechanism for one in self.first]
         others = [*others, *self.others, *first]
         return sampling.noise_multiplier(
             self.plan if self.correlated is None else (1.0, 1),

@@ -2,71 +2,62 @@
 
 import numpy as np
 
-from keras_fm.kernel import release
-from keras_fm.kernel.planning import calibration
 from keras_fm.kernel.reads import fixed_rows
-from keras_fm.per_example.norm_histogram import NormHistogramQuery
+from keras_fm.per_example.released_first import ReleasedFirst
+from keras_fm.preprocessing.column_histogram import ColumnHistogramQuery
 
-# Of the budget of a fit, for the histogram.
-SHARE = 0.05
 # Rows of a batch, in which a record has a place of its own.
 _PLACES = 64
+# Bins of equal ratios between public norms; others count as the ends.
+_LOW, _HIGH, _BINS = 1e-4, 1e3, 70
 
 
-class LearnedClips:
+class LearnedClips(ReleasedFirst):
     """One release of how long the coefficients of records are.
 
     Args:
         network: has `coefficient_norms`, `learn_thresholds`, `partitions` and
             `clip_quantile`.
-        ledger: the `Ledger` that is charged.
-        spends: share of its budget that the fit has.
+        ledger, spends: see `ReleasedFirst`.
     """
 
     def __init__(self, network, ledger, spends):
         self._network = network
-        self._query = NormHistogramQuery(num_columns=len(network.partitions))
-        self.mechanism = calibration.calibrate(
-            self._query,
-            ledger.budget,
-            neighbours=ledger.neighbours,
-            share=SHARE * spends,
+        query = ColumnHistogramQuery(
+            num_columns=len(network.partitions), num_bins=_BINS
         )
         name = f"{network.model.name} (thresholds)"
-        self._terms = {"name": name, "ledger": ledger}
-
-    def entry(self, noise):
-        """What it is charged as."""
-        return release.planned_entry(
-            self._query, self.mechanism, noise=noise, **self._terms
-        )
+        super().__init__(query, name, ledger, spends)
 
     def learn(self, given, noise):
-        """Charges, and gives the network its thresholds.
-
-        Args:
-            given: the `GivenRecords` of a fit.
-            noise: a `NoiseSource`.
-        """
         if given.owners is not None:
             raise ValueError(
                 'clip="histogram" counts records one by one, so it is not '
                 "supported for `owners`. Give thresholds."
             )
-        found = release.release(
-            self._query,
-            self._norms(given),
-            mechanism=self.mechanism,
-            noise=noise,
-            **self._terms,
-        )
-        network = self._network
-        network.learn_thresholds(found.quantiles(network.clip_quantile))
+        found = self.released(self._places(given), noise)
+        _, ends = found.range_of(0.0, self._network.clip_quantile)
+        if np.any(ends == 1):
+            raise ValueError(
+                "The noise hides the histogram: no count stands out. Give "
+                "thresholds as numbers, or the fit more records."
+            )
+        self._network.learn_thresholds(norms(ends))
 
-    def _norms(self, given):
+    def _places(self, given):
         batches = fixed_rows.placed([(given.x, given.y)], _PLACES)
         for x, y, rows in batches:
-            norms = self._network.coefficient_norms(x, y)[rows]
-            # A record without a norm counts for nothing in a step, and is in
-            # the last bin here.
-            yield (np.where(norms >= 0, norms, np.inf),)
+            yield (places(self._network.coefficient_norms(x, y)[rows]),)
+
+
+def places(lengths):
+    """Norms in [-1, 1], where bins of equal ratios are of equal width."""
+    # A record without a norm counts for nothing in a step, and is in the
+    # last bin here.
+    lengths = np.where(lengths >= 0, np.clip(lengths, _LOW, _HIGH), _HIGH)
+    return 2 * np.log(lengths / _LOW) / np.log(_HIGH / _LOW) - 1
+
+
+def norms(found):
+    """Of what `places` gave."""
+    return _LOW * (_HIGH / _LOW) ** ((np.asarray(found) + 1) / 2)

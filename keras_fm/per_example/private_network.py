@@ -494,8 +494,10 @@ class PrivateNetwork(keras.Model):
         scale = (self.clip or 1.0) / expected
         return [(v, value * scale) for v, value in zip(made.learned, noisy)]
 
-    def thresholds_release(self, ledger, spends):
-        """`None`, or what releases clips before the first step."""
+    def released_first(self, ledger, spends):
+        """List of what a fit releases before the first step, each a
+        `ReleasedFirst`."""
+        return []
 
     def check_records(self, given):
         """Refuses records that a step would stop at."""
@@ -744,12 +746,10 @@ class PrivateFit:
         self._network.check_records(given)
         if below is not None:
             below.carry_out()
-        if charge.balanced is not None:
-            owners = owners_of(callback.guarantee)
-            given.weigh(charge.balanced.released(given.labels, owners, noise))
-        if charge.thresholds is not None:
-            charge.thresholds.learn(given, noise)
-            entry = charge.entry(self.notes, self._shuffle)
+        for one in charge.first:
+            one.learn(given, noise)
+        # A clip is known by now.
+        entry = charge.entry(self.notes, self._shuffle)
         ledger.charge([entry])
         past_weights.note_charge(self._network.model, ledger)
         self.charged = ledger.epsilon()

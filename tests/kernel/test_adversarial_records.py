@@ -15,6 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keras_fm import queries
+from keras_fm.per_example import learned_clips
+from keras_fm.preprocessing.column_histogram import ColumnHistogramQuery
 
 pytestmark = pytest.mark.full
 
@@ -270,6 +272,6 @@ def test_no_owner_exceeds_the_bound_of_one_record(data):
 @settings(derandomize=True, max_examples=60, deadline=None)
 @given(norms=st.lists(value([*NASTY, math.inf]), min_size=2, max_size=2))
 def test_every_norm_is_one_count(norms):
-    objective = queries.NormHistogramQuery(num_columns=2, num_bins=5)
-    made = added(objective, (np.abs([norms]),))
+    objective = ColumnHistogramQuery(num_columns=2, num_bins=5)
+    made = added(objective, (learned_clips.places(np.abs([norms])),))
     np.testing.assert_array_equal(made[0].sum(axis=1), 1)

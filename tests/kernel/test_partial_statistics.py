@@ -19,7 +19,6 @@ from keras_fm.kernel.sums import FixedPointSum
 from keras_fm.queries import (
     CrossEntropyQuery,
     EvaluationQuery,
-    NormHistogramQuery,
     PatchClustersQuery,
     PatchMomentQuery,
     ReconstructionQuery,
@@ -119,8 +118,6 @@ def some(objective, n=230, seed=0):
         return (np.pad(v, ((0, 0), (0, 0), (0, 1)), constant_values=0.5),)
     if isinstance(objective, PatchClustersQuery):
         return (rng.normal(size=(n, *objective.shapes[0])),)
-    if isinstance(objective, NormHistogramQuery):
-        return (rng.uniform(0.1, 9, size=(n, objective.num_columns)),)
     h = rng.normal(size=(n, objective.num_features))
     h *= 0.7 / np.linalg.norm(h, axis=1, keepdims=True)
     if isinstance(objective, CrossEntropyQuery):
@@ -141,7 +138,6 @@ OTHERS = [
     PatchMomentQuery(num_features=3, order=3, feature_bound=1, constant=0.5),
     PatchClustersQuery(directions=2, components=3, clip=0.3),
     RelevanceQuery(num_features=4, ball="l2"),
-    NormHistogramQuery(num_columns=2, num_bins=5, low=0.1, high=10.0),
 ]
 
 

@@ -26,7 +26,6 @@ from keras_fm.papers.adlm.relevance_query import RelevanceQuery
 from keras_fm.papers.dpa.reconstruction import ReconstructionQuery
 from keras_fm.papers.pcdbn.patch_clusters import PatchClustersQuery
 from keras_fm.papers.pcdbn.patch_moments import PatchMomentQuery
-from keras_fm.per_example.norm_histogram import NormHistogramQuery
 from keras_fm.preprocessing.column_histogram import ColumnHistogramQuery
 from keras_fm.preprocessing.column_moments import ColumnMomentsQuery
 
@@ -137,10 +136,6 @@ KINDS = {
             metrics="mean_absolute_error, mean_squared_error", records=N
         ),
         lambda rng: (rng.random((N, 2)),),
-    ),
-    "norms": Kind(
-        NormHistogramQuery(num_columns=3),
-        lambda rng: (np.exp(rng.normal(size=(N, 3))),),
     ),
 }
 every_kind = pytest.mark.parametrize("name", KINDS)

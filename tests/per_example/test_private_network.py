@@ -291,10 +291,10 @@ def test_balanced_classes_are_released_and_charged():
 def test_counts_of_owners():
     """However many rows an owner has, it counts once."""
     ledger = fm.Ledger(fm.PrivacyBudget(1e5, 1e-3), neighbours="replace_one")
-    found = BalancedClasses(2, True, ledger, 1.0)
     owners = np.r_[np.zeros(900, int), np.arange(1, 1001)]
     labels = np.r_[np.ones(900, int), np.zeros(1000, int)]
-    weights = found.released(labels, owners, NoiseSource())
+    found = BalancedClasses(2, owners, ledger, 1.0)
+    weights = found.weights(labels, NoiseSource())
     # 1 owner of class 1, and a floor of four deviations of the noise.
     assert weights[1] == 1 and weights[0] < 0.02
     assert ledger.entries[0].build_mechanism().sensitivity == 2

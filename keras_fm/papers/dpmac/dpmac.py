@@ -396,10 +396,10 @@ class DPMAC(PrivateNetwork):
             for start in range(0, len(given.x), _BATCH):
                 below(given.x[start : start + _BATCH])
 
-    def thresholds_release(self, ledger, spends):
+    def released_first(self, ledger, spends):
         if self._clip != _LEARNED or self._thresholds[1] is not None:
-            return None
-        return LearnedClips(self, ledger, spends)
+            return []
+        return [LearnedClips(self, ledger, spends)]
 
     @property
     def step_query(self):

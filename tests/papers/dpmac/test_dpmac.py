@@ -8,7 +8,7 @@ from sklearn import datasets
 
 import keras_fm as fm
 from keras_fm.papers.dpmac.dpmac import DPMAC
-from keras_fm.per_example import sum_noise
+from keras_fm.per_example import learned_clips, sum_noise
 
 pytestmark = [pytest.mark.full, pytest.mark.optimised]
 
@@ -378,9 +378,26 @@ def test_thresholds_from_a_histogram():
     learned = [t for _, _, t in model.partitions]
     # The noise of epsilon 20 moves a median of 400 by one bin at most.
     exact = np.median(norms, axis=0)
-    ratio = (1e3 / 1e-4) ** (1 / 69)
+    ratio = (1e3 / 1e-4) ** (1 / 70)
     assert np.all(learned <= exact * ratio**2.01)
-    assert np.all(learned >= exact / ratio**1.01)
+    assert np.all(learned >= exact / ratio**2.01)
+
+
+@pytest.mark.once
+def test_norms_and_their_places():
+    """Equal ratios are equal steps; what is beyond an end counts as it."""
+    lengths = np.array([1e-4, 10**-0.5, 1e3])
+    np.testing.assert_allclose(learned_clips.places(lengths), [-1, 0, 1])
+    np.testing.assert_allclose(learned_clips.norms([-1, 0, 1]), lengths)
+    beyond = np.array([0.0, 1e-9, 1e9, np.inf, np.nan])
+    np.testing.assert_allclose(learned_clips.places(beyond), [-1, -1, 1, 1, 1])
+
+
+@pytest.mark.once
+def test_thresholds_that_noise_hides():
+    model, private = build(clip="histogram"), callback(0.01)
+    with pytest.raises(ValueError, match="noise hides"):
+        fit(model, private)
 
 
 @pytest.mark.once
