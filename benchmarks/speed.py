@@ -49,8 +49,8 @@ _PARTS = flags.DEFINE_list(
 )
 _REPEATS = flags.DEFINE_integer("repeats", 7, "Repetitions per median.")
 
-# Of one fit: what a fit does once (a proven one hashes the records, to know
-# them again) is shared by so many.
+# Of one fit: what a fit does once (a proven one compares the records with
+# those that it is to show) is shared by so many.
 EPOCHS = 4
 
 
