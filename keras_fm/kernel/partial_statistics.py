@@ -116,6 +116,15 @@ class PartialStatistics:
         self._rows += records
         self._records += records
 
+    def add_exact(self, records, *sums):
+        """Adds exact sums over so many records, formed and checked elsewhere;
+        of a symmetric matrix its upper triangle."""
+        summation.check_count(self._records + records)
+        for one, terms in zip(self._sums, sums, strict=True):
+            one.add(terms)
+        self._begin(records)
+        self._records += records
+
     def _begin(self, records):
         if records and not self._records:
             self._parts = frozenset([secrets.token_hex(16)])

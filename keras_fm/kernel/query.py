@@ -515,7 +515,7 @@ class QuadraticQuery(OwnedSumQuery):
         if not len(rows):
             return statistics
         if exact:
-            steps = self._grid_steps
+            steps = self.grid_steps
             rows = summation.on_grid(rows, steps[0])
             targets = summation.on_grid(np.array(targets, float), steps[1])
         if self.grouped:
@@ -566,14 +566,14 @@ class QuadraticQuery(OwnedSumQuery):
         own = super()._scaled(own)
         if not exact:
             return own
-        step = self._grid_steps[0]
+        step = self.grid_steps[0]
         return tuple(
             summation.on_grid(part, step * other)
-            for part, other in zip(own, self._grid_steps)
+            for part, other in zip(own, self.grid_steps)
         )
 
     @property
-    def _grid_steps(self):
+    def grid_steps(self):
         """Of features and of targets."""
         bounds = self.feature_bound, self.target_bound or 1.0
         return tuple(summation.grid_step(bound) for bound in bounds)

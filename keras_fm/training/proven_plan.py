@@ -8,7 +8,12 @@ import math
 import keras
 import numpy as np
 
-from keras_fm.core import full_precision, model_graph, model_inputs
+from keras_fm.core import (
+    device_sums,
+    full_precision,
+    model_graph,
+    model_inputs,
+)
 from keras_fm.core.planned_release import PlannedRelease
 from keras_fm.core.record_alone import FeatureMap, unlisted
 from keras_fm.heads import class_weights
@@ -735,7 +740,14 @@ class ProvenPlan:
             "noise": self.noise,
             "notes": self._notes(),
         }
-        if planned.carry_out is None:
+        if planned.carry_out is None and device_sums.takes(planned.query):
+            # Before anything is read.
+            release_lib.checked_entry(planned.query, **given)
+            partial = device_sums.summed(
+                planned.query, planned.read(), planned.clip
+            )
+            release = release_lib.release_statistics(partial, **given)
+        elif planned.carry_out is None:
             release = release_lib.release(
                 planned.query, planned.read(), clip=planned.clip, **given
             )

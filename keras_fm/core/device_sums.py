@@ -1,0 +1,212 @@
+"""Second moments of records on a graphics card: the integers of NumPy's path.
+
+A release of a quadratic objective needs sum h h^T and sum h t^T of rows that
+are cut to a grid (`sums.on_grid`). In steps of the grid, rows are whole
+numbers, and float64 holds the sums of `EXACT_ROWS` products in any order: a
+card's products have the same bits as a processor's. So proofs and releases do
+not change. Three things make sure of it:
+
+* A row is only taken here if its cut cannot depend on how its norm was
+  rounded. All others, those outside of their bounds and NaN among them, go
+  through NumPy's path, which scales them back or refuses them.
+* Every sum S = K^T Z is checked before it is used: S r = K^T (Z r) modulo
+  2^64 for random 64-bit numbers r of the operating system, without a product
+  of matrices. A wrong sum passes with a probability of at most 2^-10.
+* Nothing is charged before all of that.
+
+The proof is in docs/proofs/lattice_noise.md, "Sums without rounding".
+"""
+
+import contextlib
+import functools
+import operator
+import secrets
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_fm.core.record_alone import compiled
+from keras_fm.kernel import bounds as bounds_lib
+from keras_fm.kernel import checks
+from keras_fm.kernel import sums as summation
+from keras_fm.kernel.partial_statistics import PartialStatistics
+from keras_fm.kernel.query import QuadraticQuery
+from keras_fm.kernel.reads import columns
+from keras_fm.kernel.sums import EXACT_ROWS
+
+# Not Keras', which casts float64 to float32 on PyTorch.
+_product = operator.matmul
+
+
+def available():
+    """Whether the backend computes on a card that has float64."""
+    backend = keras.backend.backend()
+    if backend == "jax":
+        import jax
+
+        return jax.default_backend() == "gpu" and hasattr(jax, "enable_x64")
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        return bool(tf.config.list_logical_devices("GPU"))
+    if backend == "torch":
+        import torch
+
+        return torch.cuda.is_available()
+    return False
+
+
+def takes(query):
+    """Whether sums of a query are formed here: on a card, of single records
+    whose rows have one bound and no weights."""
+    return (
+        isinstance(query, QuadraticQuery)
+        and type(query).accumulate is QuadraticQuery.accumulate
+        and not query.grouped
+        and query.feature_l1_bound is None
+        and getattr(query, "class_weights", None) is None
+        and available()
+    )
+
+
+def summed(query, batches, clip=False):
+    """The `PartialStatistics` of all batches.
+
+    Args:
+        query: one that `takes` accepts.
+        batches: iterable of `(features, labels)` or `(features,)`, NumPy
+            arrays of `(n, m)` and what the query takes.
+        clip: whether rows outside their bounds are scaled back.
+
+    Raises:
+        ValueError: if a record is invalid, as by `PartialStatistics.add`.
+        RuntimeError: if the device summed wrongly.
+
+    Example:
+
+    >>> query = keras_fm.queries.SecondMomentQuery(num_features=2)
+    >>> summed(query, [(np.array([[0.6, 0.8]]),)])
+    <PartialStatistics of SecondMomentQuery>
+    """
+    found = PartialStatistics(query, clip)
+    for block in _blocks(batches):
+        _add(found, *block)
+    return found
+
+
+def _blocks(batches):
+    """Batches joined to at most `EXACT_ROWS` rows of one type."""
+    waiting, count = [], 0
+    for batch in batches:
+        for part in summation.chunks(len(batch[0]), EXACT_ROWS):
+            # A copy: a reader may fill the same array again.
+            some = [v if v is None else np.array(v[part]) for v in batch]
+            count += len(some[0])
+            if waiting and (
+                count > EXACT_ROWS or some[0].dtype != waiting[0][0].dtype
+            ):
+                yield _joined(waiting)
+                waiting, count = [], len(some[0])
+            waiting.append(some)
+    if waiting:
+        yield _joined(waiting)
+
+
+def _joined(parts):
+    return [v[0] if v[0] is None else np.concatenate(v) for v in zip(*parts)]
+
+
+def _add(found, h, y=None):
+    query, count = found.query, len(h)
+    h = columns.as_numbers(h, "features")
+    checks.shape("Features", h.shape, "records", query.num_features)
+    steps = query.grid_steps
+    targets = np.array(query.targets(y, count, found.clip), np.float64)
+    targets = summation.on_grid(targets, steps[1]) / steps[1]
+    check = secrets.token_bytes(8 * (h.shape[1] + targets.shape[1]))
+    check = np.frombuffer(check, np.int64)
+    products = _compiled(
+        query.feature_bound,
+        np.inf if found.clip else bounds_lib.ROUNDING.get(h.dtype, 2e-2),
+        query.nonnegative,
+        steps[0],
+    )
+    sent = h if h.dtype == np.float32 else h.astype(np.float64)
+    free = ((0, EXACT_ROWS - count), (0, 0))
+    with _float64():
+        given = (np.pad(sent, free), np.pad(targets, free), check)
+        given = [ops.convert_to_tensor(v, dtype=v.dtype.name) for v in given]
+        sums, checked, taken = map(ops.convert_to_numpy, products(*given))
+    # What is no whole number, or too large to be right, differs now.
+    sums = np.clip(np.nan_to_num(sums), -(2.0**53), 2.0**53).astype(np.int64)
+    if not np.array_equal(sums @ check, checked):
+        raise RuntimeError(
+            "The device's matrix product is not the sum of its products: a "
+            "random check in integers found a difference. Nothing was released "
+            "or charged. Run on the processor, and report the device and the "
+            "versions of its libraries."
+        )
+    taken = taken[:count]
+    quadratic, linear = np.split(sums, [h.shape[1]], axis=1)
+    found.add_exact(
+        int(taken.sum()),
+        np.triu(quadratic) * steps[0] ** 2,
+        linear * (steps[0] * steps[1]),
+    )
+    if not taken.all():
+        found.add(h[~taken], *([] if y is None else [y[~taken]]))
+
+
+@functools.lru_cache(maxsize=8)
+def _compiled(bound, rounding, nonnegative, step):
+    return compiled(
+        functools.partial(
+            _products,
+            bound=bound,
+            largest=bound * (1 + rounding),
+            nonnegative=nonnegative,
+            step=step,
+        )
+    )
+
+
+def _products(h, targets, check, *, bound, largest, nonnegative, step):
+    """K^T Z of rows in whole steps, K^T (Z r), and which rows are in it."""
+    h = ops.cast(h, "float64")
+    norms = ops.sqrt(ops.sum(ops.square(h), axis=1))
+    # How far two computed norms may be apart, more than twice.
+    near = (h.shape[1] + 128) * 2.0**-52
+    inside = norms < bound * (1 - near)
+    # Squares above may overflow.
+    outside = ops.logical_and(
+        norms > bound * (1 + near), norms < min(largest * (1 - near), 1e150)
+    )
+    shrink = bound * (1 - 1e-15) / ops.where(outside, norms, bound)
+    steps = h / step
+    scaled = steps * ops.expand_dims(ops.where(outside, shrink, 1.0), 1)
+    apart = ops.abs(scaled - ops.round(scaled))
+    unsure = ops.any(apart < ops.abs(scaled) * (2 * near), axis=1)
+    taken = ops.logical_or(
+        inside, ops.logical_and(outside, ops.logical_not(unsure))
+    )
+    if nonnegative:
+        taken = ops.logical_and(taken, ops.min(h, axis=1) >= 0)
+    rows = ops.where(ops.expand_dims(taken, 1), ops.trunc(scaled), 0.0)
+    both = ops.concatenate([rows, targets], axis=1)
+    sums = _product(ops.transpose(rows), both)
+    # Integers wrap around, so that this is exact modulo 2^64.
+    of_rows = ops.sum(ops.cast(both, "int64") * check, axis=1)
+    checked = ops.sum(
+        ops.cast(rows, "int64") * ops.expand_dims(of_rows, 1), axis=0
+    )
+    return sums, checked, taken
+
+
+def _float64():
+    """JAX has it in a context alone."""
+    if keras.backend.backend() != "jax":
+        return contextlib.nullcontext()
+    import jax
+
+    return jax.enable_x64(True)

@@ -1,0 +1,223 @@
+"""Sums on a device: the integers of NumPy's path, and what is not summed.
+
+A processor of JAX, PyTorch or TensorFlow runs the code of a card."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_fm as fm
+from keras_fm.core import device_sums
+from keras_fm.kernel.partial_statistics import PartialStatistics
+from keras_fm.queries import (
+    CrossEntropyQuery,
+    SecondMomentQuery,
+    SquaredErrorQuery,
+)
+
+RNG = np.random.default_rng(0)
+
+
+def rows(n, m, dtype="float32"):
+    """Unit rows, as a network gives them: norms are 1 but for rounding."""
+    h = RNG.normal(size=(n, m))
+    h *= RNG.random((n, m)) < 0.7
+    h /= np.maximum(np.linalg.norm(h, axis=1, keepdims=True), 1e-3)
+    return h.astype(dtype)
+
+
+def edges(m):
+    """One-hot rows, zeros, norms of 1 exactly, short rows and tiny numbers."""
+    h = np.zeros((6, m))
+    h[0, 0] = h[2, 1:5] = 0.5
+    h[1, 3] = 1.0
+    h[3] = -0.01
+    h[4, :2] = 1e-300, 2.0**-21
+    return h.astype("float64")
+
+
+PRICES = RNG.uniform(0, 50, (9000, 2))
+CLASSES = RNG.integers(3, size=9000)
+LONG = rows(300, 7, "float64") * RNG.uniform(0.1, 1e6, (300, 1))
+CASES = {
+    "numbers": (
+        SquaredErrorQuery(num_features=7, num_outputs=2, target_bounds=(0, 50)),
+        [(rows(9000, 7), PRICES)],
+        False,
+    ),
+    "classes, in batches": (
+        CrossEntropyQuery(num_features=40, num_outputs=3, feature_bound=1.0),
+        [
+            (rows(64, 40), CLASSES[:64]),
+            (edges(40), CLASSES[:6]),
+            (rows(70, 40, "float16"), CLASSES[:70]),
+            (rows(0, 40), CLASSES[:0]),
+        ],
+        False,
+    ),
+    "nonnegative": (
+        CrossEntropyQuery(num_features=9, num_outputs=1, nonnegative=True),
+        [(np.abs(rows(50, 9)), CLASSES[:50] % 2)],
+        False,
+    ),
+    "clipped": (
+        SecondMomentQuery(num_features=7, feature_bound=3.0),
+        [(LONG,), (edges(7) * 1e100,)],
+        True,
+    ),
+}
+
+
+def integers(partial):
+    return [one.integers() for one in partial._sums]
+
+
+def on_host(query, batches, clip=False):
+    found = PartialStatistics(query, clip)
+    for batch in batches:
+        found.add(*batch)
+    found.statistics()
+    return found
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_integers_are_those_of_the_host(name):
+    query, batches, clip = CASES[name]
+    found = device_sums.summed(query, batches, clip)
+    found.statistics()
+    expected = on_host(query, batches, clip)
+    for one, other in zip(integers(found), integers(expected), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_few_rows_go_through_the_host(monkeypatch):
+    """Else nothing is gained: of unit rows every one is scaled back."""
+    counted, add = [], PartialStatistics.add
+    monkeypatch.setattr(
+        PartialStatistics,
+        "add",
+        lambda self, h, *y: counted.append(len(h)) or add(self, h, *y),
+    )
+    query = SecondMomentQuery(num_features=300)
+    device_sums.summed(query, [(rows(2000, 300),)])
+    assert sum(counted) < 20
+
+
+@pytest.mark.parametrize("wrong", [1.0, -8.0, 2.0**40, np.nan])
+@pytest.mark.parametrize("entry", [(0, 0), (4, 2), (3, 8)])
+def test_a_wrong_product_is_not_released(monkeypatch, wrong, entry):
+    """In one entry. A right one is never refused; a wrong one passes with a
+    probability of 2^-64 for an odd difference, 2^-24 for 2^40."""
+    addend = np.zeros((8, 9))
+    addend[entry] = wrong
+    query = SquaredErrorQuery(num_features=8, target_bounds=(0, 1))
+    h, y = rows(20, 8), RNG.random(20)
+    monkeypatch.setattr(
+        device_sums,
+        "_product",
+        lambda a, b: a @ b + keras.ops.convert_to_tensor(addend, "float64"),
+    )
+    device_sums._compiled.cache_clear()
+    try:
+        with pytest.raises(RuntimeError, match="random check"):
+            device_sums.summed(query, [(h, y)])
+    finally:
+        device_sums._compiled.cache_clear()
+
+
+def test_a_product_of_fewer_digits_is_not_released(monkeypatch):
+    """As TensorFloat-32 or float32 would give it."""
+
+    def single(a, b):
+        a, b = (keras.ops.cast(v, "float32") for v in (a, b))
+        return keras.ops.cast(a @ b, "float64")
+
+    monkeypatch.setattr(device_sums, "_product", single)
+    device_sums._compiled.cache_clear()
+    try:
+        with pytest.raises(RuntimeError, match="random check"):
+            device_sums.summed(
+                SecondMomentQuery(num_features=8), [(rows(100, 8),)]
+            )
+    finally:
+        device_sums._compiled.cache_clear()
+
+
+def fitted(x, y, **layer):
+    keras.utils.set_random_seed(0)
+    head = fm.layers.PrivateDense(3, **layer)
+    model = keras.Sequential([keras.Input((6,)), head])
+    model.compile("sgd", fm.losses.TaylorCrossEntropy())
+    private = fm.callbacks.PrivateModel(
+        1.0, 1e-5, data=(x, y), reproducible_noise=1
+    )
+    error = None
+    try:
+        model.fit(x, y, verbose=0, callbacks=[private])
+    except ValueError as found:
+        error = str(found)
+    return private, error
+
+
+@pytest.fixture
+def on_a_card(monkeypatch):
+    monkeypatch.setattr(device_sums, "available", lambda: True)
+
+
+def test_a_fit_releases_the_same(monkeypatch):
+    x, y = 0.9 * rows(100, 6), CLASSES[:100]
+    expected, _ = fitted(x, y)
+    monkeypatch.setattr(device_sums, "available", lambda: True)
+    called, summed = [], device_sums.summed
+    monkeypatch.setattr(
+        device_sums, "summed", lambda *a: called.append(1) or summed(*a)
+    )
+    found, _ = fitted(x, y)
+    assert called and len(found.ledger.entries) == 1
+    for name in ("quadratic", "linear"):
+        np.testing.assert_array_equal(
+            found.release.statistics[name], expected.release.statistics[name]
+        )
+
+
+BAD = {
+    "NaN": (lambda x: x * np.where(np.arange(6) == 2, np.nan, 1), "finite"),
+    "infinite": (lambda x: x * np.inf, "finite"),
+    "out of bounds": (lambda x: 3 * x, "outside the public L2 bound"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_is_outside_its_bounds_is_refused_before_the_charge(
+    on_a_card, name
+):
+    change, match = BAD[name]
+    x = 0.9 * rows(100, 6)
+    x[70:71] = change(np.full((1, 6), 0.4))
+    private, error = fitted(x, CLASSES[:100])
+    assert match in error
+    assert not private.ledger.entries
+
+
+def test_negative_features_are_refused_before_the_charge(on_a_card):
+    x = 0.9 * np.abs(rows(50, 6))
+    x[3, 2] = -1e-3
+    private, error = fitted(x, CLASSES[:50], nonnegative=True)
+    assert "negative" in error and not private.ledger.entries
+
+
+def test_owners_and_weights_stay_on_the_host(on_a_card):
+    assert device_sums.takes(SecondMomentQuery(num_features=2))
+    for query in (
+        SecondMomentQuery(num_features=2, grouped=True),
+        SecondMomentQuery(num_features=2, feature_l1_bound=1.2),
+        CrossEntropyQuery(
+            num_features=2, num_outputs=2, class_weights=(1.0, 0.5)
+        ),
+        fm.queries.GradientQuery(num_features=2, num_outputs=2),
+    ):
+        assert not device_sums.takes(query)
+
+
+def test_a_processor_keeps_its_path():
+    assert not device_sums.available()
