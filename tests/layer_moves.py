@@ -11,7 +11,7 @@ import keras_fm as fm
 
 # Records, what each reads, and units.
 N, D, H = 22, 100, 100
-_CLIP = 0.5
+CLIP = 0.5
 
 
 def network(owned=None, **compiled):
@@ -19,7 +19,7 @@ def network(owned=None, **compiled):
     keras.utils.set_random_seed(1)
     layer = layers.Dense(H, use_bias=False)
     model = keras.Sequential([keras.Input((D,)), layer])
-    private = fm.make_private(model, clip=_CLIP, rows_per_owner=owned)
+    private = fm.make_private(model, clip=CLIP, rows_per_owner=owned)
     private.compile(keras.optimizers.SGD(1.0), "mse", **compiled)
     return private
 
@@ -29,7 +29,7 @@ def nothing(n=N):
     return np.zeros((n, D), "float32"), np.zeros((n, H), "float32")
 
 
-class _Noting(keras.callbacks.Callback):
+class Noting(keras.callbacks.Callback):
     """Keeps the weights before and after every step."""
 
     def __init__(self):
@@ -45,7 +45,7 @@ class _Noting(keras.callbacks.Callback):
 
 def moves(private, x, y, budget, batch_size, owned=None, **given):
     """What the steps of two epochs took off the weights, in clips."""
-    noting = _Noting()
+    noting = Noting()
     private.fit(
         x,
         y,
@@ -56,7 +56,7 @@ def moves(private, x, y, budget, batch_size, owned=None, **given):
         owners=None if owned is None else np.arange(len(x)) // owned,
         **given,
     )
-    return -np.diff(noting.weights, axis=0) * batch_size / _CLIP
+    return -np.diff(noting.weights, axis=0) * batch_size / CLIP
 
 
 def are_independent(steps):

@@ -5,6 +5,7 @@ jax-privacy's; the noise that is drawn, and what a record moves, with the
 ledger's entry, in whole fits.
 """
 
+import contextlib
 import functools
 import itertools
 import math
@@ -324,6 +325,41 @@ def test_the_statement_says_how_records_are_taken():
     plan = functools.partial(budget.plan, network(), N, batch_size=6, epochs=2)
     text = plan(participation=fm.Participation(bands=3))
     assert "noise correlated over 3 step(s)" in text and "8 step(s)" in text
+
+
+class _Cut(keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch, logs=None):
+        if epoch == 2:
+            raise KeyboardInterrupt
+
+
+def test_a_fit_that_was_cut_off_goes_on_and_pays_again(tmp_path):
+    """From the weights of its backup, with noise of its own: earlier noise,
+    that steps would take back, is secret and on no disk."""
+    weights, path = [], tmp_path / "privacy.json"
+    for cut in (True, False):
+        budget = fm.callbacks.PrivateModel(
+            8.0, 1e-3, ledger=path, guarantee=fm.Proven(spends=0.5)
+        )
+        noting = layer_moves.Noting()
+        backup = keras.callbacks.BackupAndRestore(tmp_path / "backup")
+        with contextlib.suppress(KeyboardInterrupt):
+            network().fit(
+                *nothing(),
+                batch_size=6,
+                epochs=4,
+                verbose=0,
+                participation=fm.Participation(bands=3),
+                callbacks=[backup, budget, noting, *[_Cut()] * cut],
+            )
+        weights.append(np.array(noting.weights))
+    first, second = budget.ledger.entries
+    assert first.mechanism == second.mechanism
+    np.testing.assert_array_equal(weights[0][-1], weights[1][0])
+    stddev = second.build_mechanism().stddev
+    steps = [-np.diff(w, axis=0) * 6 / layer_moves.CLIP for w in weights]
+    noise = [strategy(3, 8) @ moved / stddev for moved in steps]
+    assert layer_moves.are_independent(np.concatenate(noise))
 
 
 @pytest.mark.once
