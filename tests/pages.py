@@ -119,7 +119,7 @@ open("people.csv", "w").write(text)
     "docs/any_model": Given(
         before={
             1: "x, y, public_rows = given((28, 28, 1), n=600)",
-            3: """
+            2: """
 import numpy as np
 
 ids, model = np.arange(600) // 3, keras.models.clone_model(model)

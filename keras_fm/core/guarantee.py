@@ -7,12 +7,14 @@ import typing
 
 import numpy as np
 
+from keras_fm.core import several_owners
 from keras_fm.kernel import budget as budget_lib
 from keras_fm.kernel import checks
 from keras_fm.kernel.ledger.ledger_text import (
     DECLARED,
     ONE_OWNER,
     ONE_RECORD,
+    SEVERAL,
     checked_unit,
 )
 from keras_fm.kernel.reads import columns
@@ -29,7 +31,9 @@ class Unit:
         owners: `None` (a row), or `(n,)` ids of the records' owners, whole
             numbers or text: the unit then is an owner with all its records,
             whose sum is scaled back to what one record may add. The data
-            must be arrays.
+            must be arrays. Or `(n, k)` ids of rows with up to k owners,
+            filled up with -1, or text with "": for `make_private`, see
+            `chosen`.
         reach: how many *other* units' records one unit's data may enter
             (friends' behaviour among the features), counted in units. The
             sensitivity grows with it; who may enter whose records is public.
@@ -52,6 +56,11 @@ class Unit:
     def __post_init__(self):
         if self.owners is not None:
             ids = np.array(columns.owner_ids(self.owners))
+            if ids.ndim not in (1, 2):
+                raise ValueError(
+                    "`owners` must hold one id for each row, or k ids, "
+                    f"`(n, k)`. Received: owners.shape={ids.shape}"
+                )
             object.__setattr__(self, "owners", ids)
         checks.fields(self, reach=checks.natural)
         if self.words is not None:
@@ -71,7 +80,15 @@ class Unit:
     @property
     def proved(self):
         """What releases are proved for, whatever the words say."""
-        return ONE_RECORD if self.owners is None else ONE_OWNER
+        return (ONE_RECORD, ONE_OWNER, SEVERAL)[np.ndim(self.owners)]
+
+    @functools.cached_property
+    def chosen(self):
+        """`None`, or numbers of the rows that are used, at most one of each
+        owner, if rows have several owners."""
+        if np.ndim(self.owners) < 2:
+            return None
+        return several_owners.chosen_rows(self.owners)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -29,6 +29,10 @@ _SHUFFLED = (
     "the accounting assumes that each record joins each batch independently "
     "(Poisson samples); see docs/guarantees.md"
 )
+_GRAPH = (
+    "who owns which row is public by declaration; neighbours differ in what "
+    "rows of one owner hold, or leave it out (add_remove)"
+)
 _PLACES = (
     "the place of each record in the order is public by declaration; a record "
     "that is left out leaves its place empty"
@@ -120,6 +124,12 @@ class FitCharge:
         guarantee = callback.guarantee
         owners, self.first = owners_of(guarantee), []
         self._owned = owners is not None
+        self._chosen = ""
+        if (rows := chosen_of(guarantee)) is not None:
+            self._chosen = (
+                f"; at most one row of each owner, {len(rows):,} of "
+                f"{len(guarantee.unit.owners):,} rows"
+            )
         self._spends = getattr(guarantee, "spends", 1.0)
         if classes is not None:
             self.first.append(
@@ -208,6 +218,9 @@ class FitCharge:
                 "; an owner counts as one record, the mean of at most "
                 f"{self._network.rows_per_owner} of its rows"
             )
+        if self._chosen:
+            notes = [_GRAPH, *notes]
+            reads += self._chosen
         start = self._network.declared_public
         mechanism, guarantee = self.mechanism.config(), "proven"
         proof = self._network.step_proof
@@ -286,6 +299,7 @@ class FitCharge:
             batch += f" expected, at most {plan.capacity:,}"
         if self.correlated is not None or self.bins:
             batch += f"; {self._order}"
+        batch += self._chosen
         signal = plan.expected_batch_size / (noise.stddev * math.sqrt(size))
         return "\n".join(
             [
@@ -311,8 +325,16 @@ class FitCharge:
 
 
 def owners_of(guarantee):
-    """The ids of the owners that a guarantee protects, or `None`."""
+    """The ids of the owners of several rows that a guarantee protects, or
+    `None`: where a row has several owners, an owner has one of the rows."""
+    if chosen_of(guarantee) is not None:
+        return None
     return getattr(getattr(guarantee, "unit", None), "owners", None)
+
+
+def chosen_of(guarantee):
+    """The rows that are used where rows have several owners, or `None`."""
+    return getattr(getattr(guarantee, "unit", None), "chosen", None)
 
 
 def number_of_records(x, callback, batch_size):
@@ -325,6 +347,8 @@ def number_of_records(x, callback, batch_size):
         n, batch_size = given.n, given.batch_size
     if owners is not None:
         n = len(np.unique(owners))
+    if (chosen := chosen_of(callback.guarantee)) is not None:
+        n = len(chosen)
     return n, min(batch_size or 32, n)
 
 

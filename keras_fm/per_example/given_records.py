@@ -9,7 +9,7 @@ import math
 import keras
 import numpy as np
 
-from keras_fm.per_example.owner_rows import OwnerRows
+from keras_fm.per_example.owner_rows import OwnerRows, check_ids
 
 # More than this is not kept in memory.
 _MOST_BYTES = 2**33
@@ -98,6 +98,20 @@ class GivenRecords:
         """
         self.owners = OwnerRows(owners, most, self.n)
         self.n = self.owners.n
+        self.batch_size = min(self.batch_size, self.n)
+
+    def choose(self, unit):
+        """Keeps the rows that are used of those with several owners.
+
+        Args:
+            unit: a `keras_fm.Unit` with `(n, k)` owners.
+        """
+        check_ids(unit.owners, self.n)
+        self.x, self.y, self.weights = keras.tree.map_structure(
+            lambda v: None if v is None else v[unit.chosen],
+            (self.x, self.y, self.weights),
+        )
+        self.n = len(unit.chosen)
         self.batch_size = min(self.batch_size, self.n)
 
     @property

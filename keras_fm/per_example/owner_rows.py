@@ -11,6 +11,15 @@ from keras import ops
 from keras_fm.kernel.reads import columns
 
 
+def check_ids(ids, n):
+    """Refuses ids of other rows than the n that there are."""
+    if len(ids) != n:
+        raise ValueError(
+            "`owners` must hold one id for each row, or k ids, `(n, k)`. "
+            f"Received: owners.shape={ids.shape}, {n} rows"
+        )
+
+
 class OwnerRows:
     """Which rows belong together, and a choice of them.
 
@@ -29,11 +38,7 @@ class OwnerRows:
 
     def __init__(self, owners, most, n):
         ids = np.array(columns.owner_ids(owners))
-        if ids.shape != (n,):
-            raise ValueError(
-                "`owners` must hold one id for each row. Received: "
-                f"owners.shape={ids.shape}, {n} rows"
-            )
+        check_ids(ids, n)
         _, codes, self._counts = np.unique(
             ids, return_inverse=True, return_counts=True
         )

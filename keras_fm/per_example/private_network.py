@@ -27,6 +27,7 @@ from keras_fm.per_example import (
 from keras_fm.per_example.charged_bar import ChargedBar
 from keras_fm.per_example.fit_charge import (
     FitCharge,
+    chosen_of,
     number_of_classes,
     number_of_records,
     owners_of,
@@ -288,7 +289,10 @@ class PrivateNetwork(keras.Model):
 
         `owners` are ids, one for each row, of the people that are protected
         in the place of rows: with `make_private(rows_per_owner=8)`.
-        `batch_size` is then the expected number of people.
+        `batch_size` is then the expected number of people. Of rows with
+        several owners, ids are `(n, k)`, filled up with -1, or text with "":
+        steps take rows of which every owner has at most one, which are
+        chosen by the ids alone.
 
         `participation=keras_fm.Participation()` draws no samples: every
         record once an epoch, in an order that stays (drawn once, unless
@@ -322,8 +326,9 @@ class PrivateNetwork(keras.Model):
         self.check_guarantee(callback.guarantee)
         ordered = isinstance(participation, Participation)
         if ordered and epochs - initial_epoch == 1 and is_stream(x):
+            needs_arrays = class_weight, chosen_of(callback.guarantee)
             given = self._stream(
-                x, y, sample_weight, batch_size, steps_per_epoch, class_weight
+                x, y, sample_weight, batch_size, steps_per_epoch, needs_arrays
             )
             steps_per_epoch, shuffle = None, False
         else:
@@ -345,6 +350,8 @@ class PrivateNetwork(keras.Model):
         fit_contract.check_held_out(
             validation_data, private, name="x of this fit"
         )
+        if chosen_of(callback.guarantee) is not None:
+            given.choose(callback.guarantee.unit)
         of_rows = "weights of rows: each a function of its row, by declaration"
         notes = ["weights of classes: released"] * balanced
         if class_weight and not balanced:
@@ -386,10 +393,11 @@ class PrivateNetwork(keras.Model):
         finally:
             self._fit = None
 
-    def _stream(self, x, y, sample_weight, batch_size, steps, class_weight):
+    def _stream(self, x, y, sample_weight, batch_size, steps, needs_arrays):
         """What `fit` was given, as rows that come once."""
         given_records.check_alone(y, sample_weight, x)
-        if class_weight is not None or self.rows_per_owner is not None:
+        needs_arrays = (*needs_arrays, self.rows_per_owner)
+        if any(v is not None for v in needs_arrays):
             raise ValueError(
                 "`class_weight` and `owners` need arrays: rows of a stream are "
                 "not read before the first step."
@@ -932,13 +940,16 @@ def check_proven(guarantee, rows_per_owner):
             "`spends` and `unit=Unit(owners=ids)`: the number of rows or "
             "owners is public, and a fit is one release."
         )
-    if (guarantee.unit.owners is None) != (rows_per_owner is None):
+    shape = np.shape(guarantee.unit.owners)
+    if (len(shape) == 1) != (rows_per_owner is not None):
         raise ValueError(
             "`rows_per_owner` and `owners` must be given together: "
             "`make_private(model, rows_per_owner=8)`, a public number, and "
             "`fit(..., owners=ids)`. For `plan`, give the ids to "
             "`PrivateModel(..., guarantee=Proven(unit=Unit(owners=ids)))`. "
-            f"Received: rows_per_owner={rows_per_owner}"
+            "If rows have several owners, leave `rows_per_owner` out: steps "
+            "use at most one row of each. Received: rows_per_owner="
+            f"{rows_per_owner}, owners.shape={shape}"
         )
 
 

@@ -13,7 +13,6 @@ from keras_fm.kernel.budget import (
 )
 from keras_fm.kernel.ledger.ledger import Ledger
 from keras_fm.kernel.ledger.ledger_text import (
-    ONE_OWNER,
     declared_words,
     proved_unit,
 )
@@ -78,13 +77,13 @@ def of_owners(ledger, guarantee, owners, own):
         )
     unit = dataclasses.replace(guarantee.unit, owners=owners)
     guarantee = dataclasses.replace(guarantee, unit=unit)
-    if proved_unit(ledger.unit) == ONE_OWNER:
+    if proved_unit(ledger.unit) == unit.proved:
         return ledger, guarantee
     if not own or ledger.entries:
         raise ValueError(
-            "The ledger of this fit protects rows, and cannot count owners as "
-            "well. Begin one for owners: `PrivateModel(..., "
-            "guarantee=Proven(unit=Unit(owners=ids)))`."
+            f"The ledger of this fit protects {ledger.unit!r}, and cannot "
+            "count these owners as well. Begin one for owners: "
+            "`PrivateModel(..., guarantee=Proven(unit=Unit(owners=ids)))`."
         )
     same = dataclasses.replace(guarantee, neighbours=str(ledger.neighbours))
     return opened(ledger.budget, same, None), guarantee

@@ -97,7 +97,14 @@ class ProvenPlan:
     @property
     def owners(self):
         """Ids of the records' owners, or `None`."""
-        return getattr(self._unit, "owners", None)
+        found = getattr(self._unit, "owners", None)
+        if np.ndim(found) > 1:
+            raise ValueError(
+                "Rows with several owners are supported in the steps of "
+                "`make_private` only: all else needs one id for each row, "
+                f"`(n,)`. Received: owners.shape={found.shape}"
+            )
+        return found
 
     @property
     def reach(self):

@@ -17,6 +17,8 @@ _MOST_ENTRIES = 10_000
 # writer's.
 ONE_RECORD = "one record (one row of the data given)"
 ONE_OWNER = "one owner with all its rows (ids given as `owners`)"
+SEVERAL = "what all rows of one owner hold (who owns which row is public)"
+_PROVED = (ONE_RECORD, ONE_OWNER, SEVERAL)
 DECLARED = ", by declaration "
 
 
@@ -149,17 +151,15 @@ def check_relation(entry, neighbours):
 
 def declared_words(unit):
     """What somebody says that a unit is, or `None`."""
-    if unit in (ONE_RECORD, ONE_OWNER):
-        return None
-    return unit.split(DECLARED, 1)[1] if proved_unit(unit) else unit
+    proved = proved_unit(unit)
+    return unit if proved is None else unit.partition(DECLARED)[2] or None
 
 
 def proved_unit(unit):
-    """`ONE_RECORD` or `ONE_OWNER`, or `None` if words are all there is."""
-    for proved in (ONE_RECORD, ONE_OWNER):
-        if unit == proved or unit.startswith(f"{proved}{DECLARED}"):
-            return proved
-    return None
+    """What of it releases were proved for: `ONE_RECORD`, `ONE_OWNER` or
+    `SEVERAL`, or `None` if words are all there is."""
+    proved = unit.partition(DECLARED)[0]
+    return proved if proved in _PROVED else None
 
 
 def checked_unit(unit):

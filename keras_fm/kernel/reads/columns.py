@@ -246,10 +246,10 @@ def owner_ids(owners):
     >>> owner_ids(["b", "a", "b"]).tolist()
     ['b', 'a', 'b']
     """
-    found = np.asarray(owners)
-    if found.dtype.kind == "O" or not hasattr(owners, "dtype"):
-        # NumPy makes one type of several, and floats of large numbers.
-        found = np.array(owners, object)
+    # NumPy makes one type of several, and floats of large numbers.
+    kind = None if hasattr(owners, "dtype") else object
+    found = np.asarray(owners, kind)
+    if found.dtype.kind == "O":
         kinds = {_id_kind(value) for value in found.ravel()}
         if len(kinds) > 1 or not kinds <= {int, str, bytes}:
             _refuse_ids(f"types {sorted(map(str, kinds))}")
@@ -276,8 +276,9 @@ def _refuse_ids(received):
         "`owners` must hold one id for each record, all of them whole numbers "
         "or all text, none missing. If two people share an id, or a person "
         "has two, a person's influence is not bounded. Write "
-        "`[str(v) for v in owners]`, and give records without an owner ids of "
-        f"their own. Received: {received}"
+        "`[str(v) for v in owners]`, give records without an owner ids of "
+        "their own, and fill up lists of several owners with -1 or ''. "
+        f"Received: {received}"
     )
 
 
