@@ -19,8 +19,6 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt  # noqa: E402  (after its backend)
 
 RESULTS = pathlib.Path(__file__).parent.parent / "docs" / "results"
-# Files of before have other names.
-EARLIER = {"rounds_proven": "rounds", "proven": "one_release"}
 MEASURED = {
     "rounds": ("80 rounds, whitened features", "tab:orange", "s", "-"),
     "dp_sgd_whitened": (
@@ -44,14 +42,11 @@ def measured(axes, folder, name):
     """Draws what a file has of `MEASURED`."""
     text = (RESULTS / folder / "summary.json").read_text(encoding="utf-8")
     rows = json.loads(text)["rows"]
-    found = {EARLIER.get(r["method"], r["method"]) for r in rows}
     for method, (label, colour, marker, line) in MEASURED.items():
-        if method not in found:
-            continue
         points = [
             (row["epsilon"], 100 * row["accuracy"], 100 * row["spread"])
             for row in rows
-            if EARLIER.get(row["method"], row["method"]) == method
+            if row["method"] == method
         ]
         axes.errorbar(
             *zip(*sorted(points)), color=colour, marker=marker, ls=line,
