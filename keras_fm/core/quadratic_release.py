@@ -93,59 +93,23 @@ class QuadraticRelease(SecondMoments):
             with k the objective's `curvature`, `hessian` `(m, m)` and
             `minimiser` `(m, M)`.
         """
-        positive, (ridge,), (minimiser,) = self.ridge_family([ridge_factor])
-        return positive + ridge * np.eye(len(positive)), minimiser
-
-    def ridge_path(self, ridge_factors):
-        """The minimisers of `minimise` for many ridges, by one
-        eigendecomposition.
-
-        A sweep over released statistics reads no record. Which ridge to
-        keep may be chosen on public data, or by a rule: records of the
-        release are read again if they are used for it, which
-        `keras_fm.evaluation.private_choice` pays for.
-
-        Args:
-            ridge_factors: `(k,)`, in units of the noise's spectral edge.
-
-        Returns:
-            `(k, m, M)` array.
-
-        Example:
-
-        >>> release.ridge_path([0.25, 0.5, 1.0]).shape
-        (3, 65, 10)
-        """
-        return self.ridge_family(ridge_factors)[2]
-
-    def ridge_family(self, ridge_factors):
-        """The convex objectives of `minimise` for many ridges, which differ
-        in the ridge alone.
-
-        Args:
-            ridge_factors: `(k,)`, in units of the noise's spectral edge.
-
-        Returns:
-            tuple `(positive, ridges, minimisers)`: the positive part of A
-            `(m, m)`, what is added to its diagonal `(k,)`, and `(k, m, M)`.
-        """
         values, vectors = np.linalg.eigh(self.quadratic)
         values = np.maximum(values, 0.0)
         positive = (vectors * values) @ vectors.T
-        ridges = np.asarray(ridge_factors, np.float64) * self.noise_edge()
+        positive = (positive + positive.T) / 2
+        ridge = ridge_factor * self.noise_edge()
         linear = self.query.linear_coefficients(self.linear)
         rotated = vectors.T @ (-linear / (2 * self.query.curvature))
-        inverse = _inverse(values + ridges[:, None])[..., None]
-        minimisers = vectors @ (inverse * rotated)
-        return (positive + positive.T) / 2, ridges, minimisers
+        minimiser = vectors @ (_inverse(values + ridge)[:, None] * rotated)
+        return positive + ridge * np.eye(len(positive)), minimiser
 
 
 def _inverse(values):
-    """Of eigenvalues, along the last axis.
+    """Of eigenvalues.
 
     With (almost) no noise the ridge vanishes; directions no record spans
     then get no weight instead of an exploding one.
     """
-    largest = values.max(axis=-1, initial=0.0, keepdims=True)
+    largest = values.max(initial=0.0)
     floor = np.maximum(largest * 1e-12, np.finfo(float).tiny)
     return np.where(values > floor, 1 / np.maximum(values, floor), 0.0)

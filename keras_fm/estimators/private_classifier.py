@@ -124,22 +124,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
         neighbours: str | None = None,
         reproducible_noise: int | None = None,
     ) -> None:
-        super().__init__(
-            epsilon,
-            delta,
-            bounds=bounds,
-            columns=columns,
-            features=features,
-            rounds=rounds,
-            fits=fits,
-            evaluation=evaluation,
-            held_out=held_out,
-            ledger=ledger,
-            neighbours=neighbours,
-            reproducible_noise=reproducible_noise,
-        )
-        self.classes = classes
-        self.class_weight = class_weight
+        self._keep(locals())
 
     # Labels --------------------------------------------------------------
 

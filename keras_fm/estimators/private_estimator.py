@@ -1,7 +1,6 @@
 """What the private estimators of tables do alike."""
 
 import abc
-import os
 from typing import Any
 
 import keras
@@ -31,34 +30,9 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
     Parameters are kept as they are given and looked at by `fit`.
     """
 
-    def __init__(
-        self,
-        epsilon: float | None = None,
-        delta: float | None = None,
-        *,
-        bounds: Any = None,
-        columns: Any = None,
-        features: Any = None,
-        rounds: Any = None,
-        fits: int = 1,
-        evaluation: float = 0.0,
-        held_out: float | None = None,
-        ledger: Ledger | str | os.PathLike | None = None,
-        neighbours: str | None = None,
-        reproducible_noise: int | None = None,
-    ) -> None:
-        self.epsilon = epsilon
-        self.delta = delta
-        self.bounds = bounds
-        self.columns = columns
-        self.features = features
-        self.rounds = rounds
-        self.fits = fits
-        self.evaluation = evaluation
-        self.held_out = held_out
-        self.ledger = ledger
-        self.neighbours = neighbours
-        self.reproducible_noise = reproducible_noise
+    def _keep(self, given):
+        """Parameters under their names, of the `locals()` of `__init__`."""
+        vars(self).update({k: v for k, v in given.items() if v is not self})
 
     # One ledger for all copies -------------------------------------------
 

@@ -59,21 +59,7 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):
         neighbours: str | None = None,
         reproducible_noise: int | None = None,
     ) -> None:
-        super().__init__(
-            epsilon,
-            delta,
-            bounds=bounds,
-            columns=columns,
-            features=features,
-            rounds=rounds,
-            fits=fits,
-            evaluation=evaluation,
-            held_out=held_out,
-            ledger=ledger,
-            neighbours=neighbours,
-            reproducible_noise=reproducible_noise,
-        )
-        self.target_bounds = target_bounds
+        self._keep(locals())
 
     def _learned(self, y, known):
         head = PrivateDense(

@@ -381,21 +381,6 @@ def test_pseudo_records_have_the_gradient_of_the_objective(made):
         )
 
 
-def test_a_ridge_path_has_the_minimisers_of_every_ridge(monkeypatch):
-    factors = [0.0, 0.1, 0.5, 3.0]
-    made = make_release(make_objective(), [make_records()])
-    expected = [made.minimise(factor)[1] for factor in factors]
-    eigh, calls = np.linalg.eigh, []
-    monkeypatch.setattr(
-        np.linalg, "eigh", lambda a: calls.append(a.shape) or eigh(a)
-    )
-    path = made.ridge_path(factors)
-    assert len(calls) == 1 and path.shape == (4, *made.linear.shape)
-    np.testing.assert_allclose(path, expected, rtol=1e-9, atol=1e-12)
-    # More ridge, shorter weights.
-    assert np.all(np.diff(np.linalg.norm(path, axis=(1, 2))) < 0)
-
-
 # Files ----------------------------------------------------------------------
 
 

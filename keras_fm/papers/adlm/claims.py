@@ -114,27 +114,6 @@ def affine_sensitivity(units, inputs, *, neighbours):
     return 2.0 * units * inputs * replace_one_factor(neighbours)
 
 
-def literal_epsilon(sensitivity, *, inputs, lot):
-    """What Algorithm 1, read literally, costs a record, in units of eps2.
-
-    Lines 12 and 13 say "for x_i in D": every record gets Laplace noise of
-    its own, of scale `sensitivity / eps2 / lot`. Two records in [0, 1]^d are
-    d apart in L1 norm, so that record's inputs (not its label) are locally
-    private. The proof needs the other reading, one vector for the lot: then
-    the sum of the lot's inputs has noise of `sensitivity / eps2`.
-
-    Example:
-
-    >>> delta = convolution_sensitivity(
-    ...     form="paper", filters=32, positions=784, patch=25, inputs=784,
-    ...     neighbours="replace_one",
-    ... )
-    >>> round(literal_epsilon(delta, inputs=784, lot=1800), 4)
-    0.0359
-    """
-    return inputs * lot / sensitivity
-
-
 def convolution_sensitivity(
     *, form, filters, positions, patch, inputs, neighbours
 ):
