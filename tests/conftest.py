@@ -51,6 +51,9 @@ os.environ.setdefault("TF_ONEDNN_USE_SYSTEM_ALLOCATOR", "1")
 # Bytes by which tests of one module may grow a worker: giving them back costs
 # JAX what it compiled.
 MUCH = 300 * 2**20
+# Of each process that ran tests: CPU seconds, its children's too, and the most
+# MiB it held.
+_USED = []
 # What was left the last time.
 _KEPT = {"bytes": 0}
 # Of a test with more cases than this, as many are spread ones.
@@ -157,6 +160,35 @@ def _is_marked(path, name):
     text = Path(path).read_text(encoding="utf-8")
     marks = re.search(r"^pytestmark = (?:(?!\n\n).)*", text, re.M | re.S)
     return marks is not None and f"pytest.mark.{name}" in marks[0]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node):
+    """Of a worker of xdist, when it ends."""
+    _USED.append(getattr(node, "workeroutput", {}).get("used", (0, 0)))
+
+
+def pytest_sessionfinish(session):
+    if sys.platform != "linux":
+        return
+    import resource
+
+    of = resource.getrusage(resource.RUSAGE_SELF)
+    below = resource.getrusage(resource.RUSAGE_CHILDREN)
+    seconds = sum(u.ru_utime + u.ru_stime for u in (of, below))
+    used = seconds, of.ru_maxrss / 1024
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["used"] = used
+    elif not getattr(session.config.option, "numprocesses", None):
+        _USED.append(used)
+
+
+def pytest_terminal_summary(terminalreporter):
+    if _USED:
+        seconds, most = (f(v) for f, v in zip((sum, max), zip(*_USED)))
+        terminalreporter.write_line(
+            f"{seconds:,.0f} CPU seconds, at most {most:,.0f} MiB a process"
+        )
 
 
 def pytest_collection_finish():

@@ -13,11 +13,12 @@ _LOW, _HIGH, _BINS = 1e-4, 1e3, 70
 
 
 class LearnedClips(ReleasedFirst):
-    """One release of how long the coefficients of records are.
+    """One release of how long the coefficients of records are: clips are
+    the medians.
 
     Args:
-        network: has `coefficient_norms`, `learn_thresholds`, `partitions` and
-            `clip_quantile`.
+        network: has `coefficient_norms`, `learn_thresholds` and
+            `partitions`.
         ledger, spends: see `ReleasedFirst`.
     """
 
@@ -36,7 +37,7 @@ class LearnedClips(ReleasedFirst):
                 "supported for `owners`. Give thresholds."
             )
         found = self.released(self._places(given), noise)
-        _, ends = found.range_of(0.0, self._network.clip_quantile)
+        _, ends = found.range_of(0.0, 0.5)
         if np.any(ends == 1):
             raise ValueError(
                 "The noise hides the histogram: no count stands out. Give "

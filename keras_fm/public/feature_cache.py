@@ -10,12 +10,12 @@ the records.
 """
 
 import hashlib
-import importlib.metadata
 import json
 import os
 import platform
 import re
 import stat
+import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -34,7 +34,6 @@ _FORMAT = 2
 # Records that are read, extracted and written at a time.
 _ROWS = 4096
 _OURS = re.compile(r"[0-9a-f]{64}\.npy|[\w-]+\.part")
-_PACKAGES = ("tensorflow", "jax", "jaxlib", "torch")
 
 
 class FeatureCache:
@@ -113,27 +112,21 @@ class FeatureCache:
                 function also a list of texts.
             name: what a function computes, to the version of its weights:
                 nothing of it is in its code. With another name features are
-                extracted again.
+                extracted again. A model needs none.
 
         Returns:
             `(n, ...)` float32, read-only.
 
         Raises:
-            ValueError: if the map draws random numbers in training or holds
-                statistics of batches (not so in a frozen body), holds a
-                private layer that was not released,
-                computes what its config does not tell (`Lambda`), or in
-                float64; if a function has no name, or its features have
+            ValueError: if the map holds statistics of batches (not so in a
+                frozen body), holds a private layer that was not released, or
+                computes what its config does not tell (`Lambda`); if a
+                function has no name, or its features have
                 several shapes or are not finite; if `x` holds no plain
                 numbers (or texts) or no record. Nothing is written then.
             OSError: if the disk is full or the folder is gone.
         """
         if isinstance(map_, keras.Model):
-            if name is not None:
-                raise ValueError(
-                    "`name` is for functions: what a model computes is in "
-                    f"its config and weights. Received: name={name!r}"
-                )
             _check_map(map_)
             x = _checked_records(x)
             width = map_.output_shape[1:]
@@ -240,10 +233,9 @@ class _OneByOne:
 
 
 def _check_map(map_):
-    if not isinstance(map_, keras.Model) or not map_.built:
+    if not map_.built:
         raise ValueError(
-            "`map_` must be a built Keras model. Received: "
-            f"{type(map_).__name__}"
+            "`map_` must be a built Keras model. Received one that is not"
         )
     for layer in map_._flatten_layers():
         reason = _reason_against(layer)
@@ -252,20 +244,9 @@ def _check_map(map_):
                 f"Features through layer '{layer.name}' "
                 f"({type(layer).__name__}) are not kept: {reason}."
             )
-    if any(tensor.dtype == "float64" for tensor in map_.outputs):
-        raise ValueError(
-            "Features are kept in float32. Received a map to float64."
-        )
 
 
 def _reason_against(layer):
-    frozen = not layer.trainable and _is_of_keras(layer)
-    if layer._seed_generators and not frozen:
-        return (
-            "it draws random numbers in training; what Keras' own layers do "
-            "in a frozen body (`trainable = False`) is what they do in "
-            "inference"
-        )
     if isinstance(layer, HiddenStateLayer) and not getattr(
         layer, "is_released", False
     ):
@@ -280,10 +261,6 @@ def _reason_against(layer):
     if isinstance(layer, keras.layers.Lambda):
         return "what it computes is not in its config"
     return None
-
-
-def _is_of_keras(layer):
-    return type(layer).__module__.startswith("keras.src.")
 
 
 def _checked_records(x, text=False):
@@ -340,19 +317,13 @@ def _bytes(array):
 
 def _setting():
     """Where and by what features are computed."""
-    versions = {}
-    for package in _PACKAGES:
-        try:
-            versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            versions[package] = None
+    backend = keras.backend.backend()
     return {
         "format": _FORMAT,
         "keras_fm": __version__,
         "keras": keras.__version__,
         "numpy": np.__version__,
-        "backend": keras.backend.backend(),
-        "backends": versions,
+        "backend": f"{backend} {sys.modules[backend].__version__}",
         "floatx": keras.config.floatx(),
         "policy": keras.config.dtype_policy().name,
         "data_format": keras.config.image_data_format(),

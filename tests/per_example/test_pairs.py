@@ -318,15 +318,15 @@ def opposite(made):
     return numbers, np.append(numbers[:-1], -1)
 
 
-@pytest.mark.parametrize("clip", [0.1, None])
 @pytest.mark.parametrize(
-    "layers, shape",
+    "layers, shape, clip",
     [
-        (dense, (3,)),
-        (branches, (2, 2)),
-        (words, (3,)),
-        (separable, (3, 2)),
-        (attending, (2, 2)),
+        (dense, (3,), 0.1),
+        (dense, (3,), None),
+        (branches, (2, 2), 0.1),
+        (words, (3,), None),
+        (separable, (3, 2), 0.1),
+        (attending, (2, 2), None),
     ],
 )
 def test_no_pair_moves_a_step_by_more_than_is_stated(layers, shape, clip):

@@ -284,7 +284,9 @@ def plain_gradient(private, x, y):
 
 
 @pytest.mark.parametrize("build", MODELS, ids=lambda b: b.__name__)
-def test_a_record_adds_its_clipped_gradient(build):
+def test_a_record_adds_at_most_one_clip(build):
+    """Its clipped gradient; in training at most one clip, with whatever its
+    layers draw, keep and mix."""
     private, made, x, y = map_of(build)
     made.training = False
     keys = keys_for(made, N)
@@ -296,13 +298,7 @@ def test_a_record_adds_its_clipped_gradient(build):
     found = sums_of(made, x, y, keys, np.ones(N))
     found = np.concatenate([np.ravel(v) for v in found])
     np.testing.assert_allclose(found, wanted, atol=3e-4)
-
-
-@pytest.mark.parametrize("build", MODELS, ids=lambda b: b.__name__)
-def test_a_record_adds_at_most_one_clip(build):
-    """In training, with whatever its layers draw, keep and mix."""
-    _, made, x, y = map_of(build)
-    keys = keys_for(made, N)
+    made.training = True
     if x.dtype == "float32":
         x *= 5
     for i in range(N):
@@ -310,7 +306,7 @@ def test_a_record_adds_at_most_one_clip(build):
         assert 0 < length(alone) <= 1
     # A record leaves, and those behind it move up with their keys; also where
     # they are held two at a time, so that others share a piece with them.
-    for piece in {made.piece, 2, 3} if made.way != "one" else {1}:
+    for piece in {made.piece, 2} if made.way != "one" else {1}:
         made.piece = piece
         stay = [0, 1, 3, 4, 2, 2]
         less = keys if BACKEND == "torch" else keys[stay[:N]]
@@ -322,6 +318,8 @@ def test_a_record_adds_at_most_one_clip(build):
             )
         )
         assert length([a - b for a, b in zip(whole, rest)]) <= 1
+    # Graphs of all models together are a gigabyte.
+    made.traces.clear()
 
 
 def test_a_penalty_in_half_precision_joins_the_loss():

@@ -72,11 +72,9 @@ class DPMAC(PrivateNetwork):
             `"squared_error"` (`1/2 ||output - y||^2`; an auto-encoder
             is fitted on `(x, x)`).
         clip: L2 threshold of a record's first-order coefficient: a float, one
-            for each trained layer, `"histogram"` (learned from a noisy
+            for each trained layer, `"histogram"` (their medians, from a noisy
             histogram of norms when a private fit begins, Algorithm 2 of the
             paper) or `"analytic"`, see `analytic_thresholds`.
-        clip_quantile: float in (0, 1), of `clip="histogram"`: the share of
-            records whose coefficients are not clipped.
         order: 1, or 2 for second-order coefficients beside them (`Dense`
             only): a damped Newton step, so that `SGD(1.0)` is the plain one.
         curvature_clip: of `order=2`: like `clip`, of the Frobenius norm of a
@@ -127,7 +125,6 @@ class DPMAC(PrivateNetwork):
         layers,
         loss="binary_crossentropy",
         clip=0.1,
-        clip_quantile=0.5,
         order=1,
         curvature_clip=None,
         damping=0.1,
@@ -168,13 +165,6 @@ class DPMAC(PrivateNetwork):
         )
         self.unprotected = checks.boolean("unprotected", unprotected)
         self.order, self._clip, self._input_bound = order, clip, bound
-        self.clip_quantile = checks.number(
-            "clip_quantile",
-            clip_quantile,
-            above=0,
-            below=1,
-            wanted="between 0 and 1",
-        )
         self._damping = checks.norm_bound("damping", damping)
         self._below = layer_stack.Below(inputs, features)
         head = output_losses.LOSSES[loss](

@@ -16,10 +16,10 @@ class EnergyModel(StackView):
     trains the topmost of its layers. (The biases of that layer's visible
     units train too after its `set_pretraining(True)`: they have no gradient
     in any other model.) What it returns is that layer's reconstruction of
-    what it reads. With v' the end of a Gibbs chain of `gibbs_steps` steps that
-    starts at the record and is held constant, the loss per record is
+    what it reads. With v' the end of one Gibbs step that starts at the
+    record and is held constant, the loss per record is
 
-    * `contrast="energy"`: E(v) - E(v') with the layer's own energy (CD-k);
+    * `contrast="energy"`: E(v) - E(v') with the layer's own energy (CD-1);
     * `contrast="absolute"`: the authors' code, mean |P(h | v') - P(h | v)| +
       mean |v' - v| with v' the reconstruction and nothing held constant.
 
@@ -33,7 +33,6 @@ class EnergyModel(StackView):
         stack: its `ChebyshevCRBM` layers, from the input upwards.
         part_of: `None`, or the model that this is a part of, which decides
             its share of the budget.
-        gibbs_steps: int k, of `contrast="energy"`.
         contrast: see above.
         seed: int or `None`, of the chain.
 
@@ -49,13 +48,11 @@ class EnergyModel(StackView):
         encoding_model,
         stack,
         part_of=None,
-        gibbs_steps=1,
         contrast="energy",
         seed=None,
         **kwargs,
     ):
         super().__init__(encoding_model, stack, part_of, **kwargs)
-        self.gibbs_steps = checks.count("gibbs_steps", gibbs_steps)
         self.contrast = checks.one_of("contrast", contrast, CONTRASTS)
         self._draws = keras.random.SeedGenerator(seed)
         self._error = keras.metrics.Mean(name="reconstruction_error")
@@ -83,7 +80,7 @@ class EnergyModel(StackView):
             return replicas.share(
                 ops.mean(ops.abs(drift)) + ops.mean(ops.abs(missed))
             )
-        end = top.chain(given, self.gibbs_steps, self._draws, training)
+        end = top.chain(given, 1, self._draws, training)
         end = beside(ops.stop_gradient(end))
         return replicas.share(
             ops.mean(

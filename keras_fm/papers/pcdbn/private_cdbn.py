@@ -313,7 +313,7 @@ class PrivateCDBN(PaperModel):
 
     # Use -----------------------------------------------------------------
 
-    def energy_model(self, depth=None, contrast=None, gibbs_steps=1):
+    def energy_model(self, depth=None, contrast=None):
         """The model that trains the RBM at `depth`, as a Keras model.
 
         It shares its layers with this model: `compile` it without a loss and
@@ -324,7 +324,6 @@ class PrivateCDBN(PaperModel):
             depth: int, 1 to the number of RBMs (the default).
             contrast: `None` (`"absolute"` with `form="code"`, else
                 `"energy"`), or see `EnergyModel`.
-            gibbs_steps: int k of CD-k.
 
         Returns:
             an `EnergyModel`.
@@ -336,7 +335,6 @@ class PrivateCDBN(PaperModel):
             keras.Model(self.inputs[0], self._tops[len(rbms) - 1]),
             rbms,
             part_of=self,
-            gibbs_steps=gibbs_steps,
             contrast=contrast,
         )
 
@@ -348,7 +346,6 @@ class PrivateCDBN(PaperModel):
         batch_size=32,
         optimizer="adam",
         contrast=None,
-        gibbs_steps=1,
         verbose=0,
     ):
         """Trains one RBM after the other, without labels.
@@ -363,13 +360,13 @@ class PrivateCDBN(PaperModel):
             x: the records, `(n, *input_shape)`; proven: those of `private`.
             private: a `PrivateModel`, or `None` for the non-private twin.
             epochs, batch_size, optimizer, verbose: as in `compile`, `fit`.
-            contrast, gibbs_steps: see `energy_model`.
+            contrast: see `energy_model`.
 
         Returns:
             list of `keras.callbacks.History`, one for each fit.
         """
         histories = pretraining.fit_stack(
-            lambda depth: self.energy_model(depth, contrast, gibbs_steps),
+            lambda depth: self.energy_model(depth, contrast),
             len(self.rbms),
             x,
             private,
