@@ -336,6 +336,8 @@ class PrivateNetwork(keras.Model):
         if not self.model.built:
             x = keras.tree.map_structure(lambda v: v[:1], _made_up(given)[0])
             self.model(x)
+        # On TensorFlow no call does it before a backup is loaded.
+        self.built = True
         self._check_past(callback.ledger)
         if isinstance(validation_data, tuple):
             validation_data = self._numbered(*validation_data)
