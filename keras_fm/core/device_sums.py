@@ -1,4 +1,4 @@
-"""Second moments of records on a graphics card: the integers of NumPy's path.
+"""Sums over records on a graphics card: the integers of NumPy's path.
 
 A release of a quadratic objective needs sum h h^T and sum h t^T of rows that
 are cut to a grid (`sums.on_grid`). In steps of the grid, rows are whole
@@ -14,10 +14,15 @@ not change. Three things make sure of it:
   of matrices. A wrong sum passes with a probability of at most 2^-10.
 * Nothing is charged before all of that.
 
+Rounds keep their features there (`DeviceRows`), in the steps of another grid:
+logits and sums of a round are such products, exact and checked, and all that
+is rounded, between them, is NumPy's.
+
 The proof is in docs/proofs/lattice_noise.md, "Sums without rounding".
 """
 
 import contextlib
+import copy
 import functools
 import operator
 import secrets
@@ -124,8 +129,7 @@ def _add(found, h, y=None):
     steps = query.grid_steps
     targets = np.array(query.targets(y, count, found.clip), np.float64)
     targets = summation.on_grid(targets, steps[1]) / steps[1]
-    check = secrets.token_bytes(8 * (h.shape[1] + targets.shape[1]))
-    check = np.frombuffer(check, np.int64)
+    check = _random(h.shape[1] + targets.shape[1])
     products = _compiled(
         query.feature_bound,
         np.inf if found.clip else bounds_lib.ROUNDING.get(h.dtype, 2e-2),
@@ -136,17 +140,9 @@ def _add(found, h, y=None):
     free = ((0, EXACT_ROWS - count), (0, 0))
     with _float64():
         given = (np.pad(sent, free), np.pad(targets, free), check)
-        given = [ops.convert_to_tensor(v, dtype=v.dtype.name) for v in given]
-        sums, checked, taken = map(ops.convert_to_numpy, products(*given))
-    # What is no whole number, or too large to be right, differs now.
-    sums = np.clip(np.nan_to_num(sums), -(2.0**53), 2.0**53).astype(np.int64)
-    if not np.array_equal(sums @ check, checked):
-        raise RuntimeError(
-            "The device's matrix product is not the sum of its products: a "
-            "random check in integers found a difference. Nothing was released "
-            "or charged. Run on the processor, and report the device and the "
-            "versions of its libraries."
-        )
+        found = products(*map(_sent, given))
+        sums, checked, taken = map(ops.convert_to_numpy, found)
+    sums = _verified(sums, check, checked)
     taken = taken[:count]
     quadratic, linear = np.split(sums, [h.shape[1]], axis=1)
     found.add_exact(
@@ -156,6 +152,86 @@ def _add(found, h, y=None):
     )
     if not taken.all():
         found.add(h[~taken], *([] if y is None else [y[~taken]]))
+
+
+def _verified(product, check, checked):
+    """A product in int64, if times `check` it is what it was to be."""
+    # What is no whole number, or too large to be right, differs now.
+    whole = np.clip(np.nan_to_num(product), -(2.0**53), 2.0**53)
+    whole = whole.astype(np.int64)
+    if not np.array_equal(whole @ check, checked):
+        raise RuntimeError(
+            "The device's matrix product is not the sum of its products: a "
+            "random check in integers found a difference. Nothing was released "
+            "of it. Run on the processor, and report the device and the "
+            "versions of its libraries."
+        )
+    return whole
+
+
+def _random(count):
+    return np.frombuffer(secrets.token_bytes(8 * count), np.int64)
+
+
+class DeviceRows:
+    """Features of rounds on a device, for `GradientQuery.total`.
+
+    Args:
+        narrow: int16 `(n, m)`, features in whole steps.
+    """
+
+    def __init__(self, narrow):
+        self._count, free = len(narrow), -len(narrow) % _PADDED
+        rows = np.pad(narrow, ((0, free), (0, 0)))
+        self._rows = ops.convert_to_tensor(rows, dtype="int16")
+        self._kept = np.arange(self._count)
+
+    def __len__(self):
+        return len(self._kept)
+
+    def __getitem__(self, kept):
+        """Some of the rows, by truth values; the device holds them once."""
+        found = copy.copy(self)
+        found._kept = self._kept[kept]
+        return found
+
+    def logits(self, whole):
+        """`whole @ rows.T`, `(M, n)`, of whole numbers `(M, m)`."""
+        return self._times(_of_rows, whole.T)[self._kept].T
+
+    def sums(self, delta):
+        """`delta @ rows`, `(M, m)`, of whole numbers `(M, n)`."""
+        placed = np.zeros((self._rows.shape[0], len(delta)))
+        placed[self._kept] = delta.T
+        return self._times(_over_rows, placed).T
+
+    def _times(self, form, factors):
+        random = _random(factors.shape[1])
+        given = factors, factors.astype(np.int64) @ random
+        with _float64():
+            found = _once(form)(self._rows, *map(_sent, given))
+            product, checked = map(ops.convert_to_numpy, found)
+        return _verified(product, random, checked).astype(np.float64)
+
+
+def _sent(array):
+    return ops.convert_to_tensor(array, dtype=array.dtype.name)
+
+
+# Rows of a block are a multiple of it, so that few shapes are compiled.
+_PADDED = 4096
+_once = functools.cache(compiled)
+
+
+def _of_rows(rows, factors, check):
+    product = _product(ops.cast(rows, "float64"), factors)
+    return product, ops.sum(ops.cast(rows, "int64") * check, axis=1)
+
+
+def _over_rows(rows, factors, check):
+    product = _product(ops.transpose(ops.cast(rows, "float64")), factors)
+    checked = ops.cast(rows, "int64") * ops.expand_dims(check, 1)
+    return product, ops.sum(checked, axis=0)
 
 
 @functools.lru_cache(maxsize=8)

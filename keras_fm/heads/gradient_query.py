@@ -300,7 +300,8 @@ class GradientQuery(SumQuery):
         records: a function of the set of records.
 
         Args:
-            h, targets: `(n, m)` and `(n, M)`.
+            h, targets: `(n, m)` and `(n, M)`; or in the place of h what has
+                `logits` and `sums`, see `keras_fm.core.device_sums`.
             weights: `(m, M)`.
             counts: needed if `grouped`: how many of the rows each owner has,
                 in their order.
@@ -320,6 +321,10 @@ class GradientQuery(SumQuery):
             h = np.asarray(h, np.float64)
             delta = self._scaled(whole @ h.T, factors, targets, lengths)
             return self._total_of_owners(h, delta.T, counts, grid.step)
+
+        if hasattr(h, "logits"):
+            delta = self._scaled(h.logits(whole), factors, targets, lengths)
+            return grid.step * h.sums(delta).T
 
         # New memory for every block costs as much as its products.
         few, size = _blocks(*self.shapes[0])

@@ -409,6 +409,7 @@ class ProvenPlan:
             planned.read,
             # Arrays are in memory already, so their features may be.
             keep=isinstance(self.data, (tuple, list)),
+            hold=device_sums.DeviceRows if device_sums.available() else None,
             clip=planned.clip,
             **arguments,
         )

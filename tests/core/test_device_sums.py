@@ -143,6 +143,48 @@ def test_a_product_of_fewer_digits_is_not_released(monkeypatch):
         device_sums._compiled.cache_clear()
 
 
+ROUNDS = {
+    "classes": {"num_outputs": 3},
+    "hinge": {"num_outputs": 3, "loss": "squared_hinge"},
+    "weights of classes": {
+        "num_outputs": 3,
+        "class_weights": (1.0, 0.5, 0.1),
+    },
+    "one output": {"num_outputs": 1},
+}
+
+
+@pytest.mark.parametrize("name", ROUNDS)
+def test_rounds_have_the_sums_of_the_host(name):
+    query = fm.queries.GradientQuery(num_features=9, clip=0.1, **ROUNDS[name])
+    y = CLASSES[:5000] % max(2, query.num_outputs)
+    narrow, targets = query.check_records(0.9 * rows(5000, 9), y)
+    held, lengths = device_sums.DeviceRows(narrow), query.lengths(narrow)
+    for part in (
+        np.full(5000, True),
+        RNG.random(5000) < 0.3,
+        np.arange(5000) < 0,
+    ):
+        weights = RNG.normal(size=query.shapes[0]) * 10.0 ** RNG.integers(-5, 5)
+        given = targets[part], weights
+        np.testing.assert_array_equal(
+            query.total(held[part], *given, lengths=lengths[part]),
+            query.total(narrow[part], *given, lengths=lengths[part]),
+        )
+
+
+@pytest.mark.parametrize("form", ["logits", "sums"])
+def test_a_wrong_product_of_a_round_ends_it(monkeypatch, form):
+    held = device_sums.DeviceRows(RNG.integers(-99, 99, (50, 9), np.int16))
+    monkeypatch.setattr(device_sums, "_product", lambda a, b: a @ b + 1)
+    device_sums._once.cache_clear()
+    try:
+        with pytest.raises(RuntimeError, match="random check"):
+            getattr(held, form)(np.ones((3, 9 if form == "logits" else 50)))
+    finally:
+        device_sums._once.cache_clear()
+
+
 def fitted(x, y, **layer):
     keras.utils.set_random_seed(0)
     head = fm.layers.PrivateDense(3, **layer)
@@ -178,6 +220,22 @@ def test_a_fit_releases_the_same(monkeypatch):
         np.testing.assert_array_equal(
             found.release.statistics[name], expected.release.statistics[name]
         )
+
+
+def test_a_fit_in_rounds_ends_at_the_same_weights(monkeypatch):
+    x, y = 0.9 * rows(100, 6), CLASSES[:100]
+    expected, _ = fitted(x, y, rounds=3)
+    monkeypatch.setattr(device_sums, "available", lambda: True)
+    called, sums = [], device_sums.DeviceRows.sums
+    monkeypatch.setattr(
+        device_sums.DeviceRows, "sums", lambda *a: called.append(1) or sums(*a)
+    )
+    found, error = fitted(x, y, rounds=3)
+    assert error is None and len(called) == 3
+    np.testing.assert_array_equal(
+        found.release.statistics["weights"],
+        expected.release.statistics["weights"],
+    )
 
 
 BAD = {

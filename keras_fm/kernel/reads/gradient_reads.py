@@ -48,8 +48,8 @@ class PaidReads:
 class _Kept:
     """Records that were looked at, for all reads, in few long blocks."""
 
-    def __init__(self, query):
-        self._query, self._blocks = query, []
+    def __init__(self, query, hold):
+        self._query, self._hold, self._blocks = query, hold, []
         self._parts, self._rows = [], 0
 
     def add(self, rows, targets, *counts):
@@ -66,7 +66,10 @@ class _Kept:
     def _join(self):
         parts, self._parts, self._rows = self._parts, [], 0
         if parts:
-            self._blocks.append(tuple(map(np.concatenate, zip(*parts))))
+            rows, *more = map(np.concatenate, zip(*parts))
+            if self._hold is not None and len(rows) <= 2 * summation.EXACT_ROWS:
+                rows = self._hold(rows)
+            self._blocks.append((rows, *more))
 
     def blocks(self):
         """List of tuples, those that were added with lengths of rows."""
@@ -90,6 +93,8 @@ class GradientReads(PaidReads):
             once for each read, or once for all with `keep`.
         keep: whether features that were looked at are kept in memory for all
             reads, int16 `(n, m)`.
+        hold: `None`, or with `keep` a function from these of a block to what
+            `query.total` takes in their place, as on a device.
         mechanism: a `SampledGaussianMechanism`: its `steps` is R, at a
             `sampling_rate` below 1 each record joins each read by itself
             with that probability (a Poisson sample of any size).
@@ -114,6 +119,7 @@ class GradientReads(PaidReads):
         clip=False,
         notes=(),
         keep=False,
+        hold=None,
     ):
         if not isinstance(mechanism, SampledGaussianMechanism):
             raise ValueError(
@@ -133,10 +139,12 @@ class GradientReads(PaidReads):
                 summation.check_count(count)
                 yield query.check_records(h, y, clip, *owners)
 
-        kept = _Kept(query)
+        kept = _Kept(query, hold)
         for found in checked():
             if keep:
                 kept.add(*found)
+        # All are held, or nothing is charged.
+        kept.blocks()
         ledger.charge([entry])
         super().__init__(query, mechanism, ledger, noise, mechanism.steps)
         self._checked = kept.blocks if keep else checked
