@@ -1,8 +1,10 @@
-"""Keras on JAX with a GPU: whole jobs, DP-SGD beside them, and steps of a fit.
+"""Keras with a GPU: whole jobs, DP-SGD beside them, sums, and steps of a fit.
 
-    KERAS_BACKEND=jax python benchmarks/gpu.py [--parts=jobs,scattering,steps]
+    KERAS_BACKEND=jax python benchmarks/gpu.py --parts=sums,jobs,private
+    KERAS_BACKEND=torch python benchmarks/gpu.py --parts=sums,private
 
-Needs keras-fm, `jax[cuda12]` (or newer) with a GPU that it sees, and the MNIST
+Five minutes, both; the first without `--parts` is all. Needs keras-fm,
+`jax[cuda12]` (or newer) with a GPU that it sees, and the MNIST
 `.npz` file (`KERAS_FM_DATA`, or a download by Keras); jax-privacy for the
 rival, which is left out without it. Without a GPU it stops and says so;
 `--allow_cpu` runs it anyway, with the device in the result, and
@@ -19,10 +21,16 @@ rival, which is left out without it. Without a GPU it stops and says so;
 3. A step of a fit over a plain Keras step, 784-300-25-10, batches of 256 and
    4,096, alternating: the published form, and a proven fit on a release.
 
-Medians; written to `gpu.json`. Statistics are summed on the host in float64:
-1 says what that costs beside the features.
+4. Sums of 50,000 rows of 800 features, of one release and of one round, on the
+   device and by NumPy, and whether they have the same bits.
+5. Steps of `make_private`, and of jax-privacy or Opacus, over plain ones taken
+   in turn: a ResNet-20 and a transformer of four blocks.
+
+Medians; written to `gpu.json`, and on PyTorch, where 4 and 5 are measured, to
+`gpu_torch.json`.
 """
 
+import functools
 import json
 import os
 import statistics
@@ -31,16 +39,22 @@ import tempfile
 import time
 
 import keras
+import networks
 import numpy as np
 import whole_job
 from absl import app, flags
 from fit_steps import Architecture
 
 import keras_fm as fm
+from keras_fm.core import device_sums
+from keras_fm.kernel.partial_statistics import PartialStatistics
 
 _REPEATS = flags.DEFINE_integer("repeats", 5, "Values per median.")
 _IMAGES = flags.DEFINE_integer("images", 60_000, "MNIST images.")
-_PARTS = flags.DEFINE_list("parts", ["jobs", "scattering", "steps"], "Which.")
+_PARTS = flags.DEFINE_list(
+    "parts", ["jobs", "scattering", "steps", "sums", "private"], "Which."
+)
+_BATCH = flags.DEFINE_integer("batch", 256, "Records of a private step.")
 _ALLOW_CPU = flags.DEFINE_bool("allow_cpu", False, "Also without a GPU.")
 
 EPSILON = 2.0
@@ -48,10 +62,25 @@ EPSILON = 2.0
 
 def device():
     """What computes, in words; ends the program where it is no GPU."""
-    if keras.backend.backend() != "jax":
+    backend = keras.backend.backend()
+    if backend == "torch" and {*_PARTS.value} <= {"sums", "private"}:
+        import torch
+
+        on_gpu = torch.cuda.is_available()
+        if not on_gpu and not _ALLOW_CPU.value:
+            sys.exit("No GPU. --allow_cpu measures what is there.")
+        torch.set_default_device("cuda" if on_gpu else "cpu")
+        kind = torch.cuda.get_device_name() if on_gpu else "cpu"
+        return {
+            "platform": "gpu" if on_gpu else "cpu",
+            "kind": kind,
+            "torch": torch.__version__,
+            "keras": keras.__version__,
+        }
+    if backend != "jax":
         sys.exit(
-            "This measures JAX: set KERAS_BACKEND=jax. Received: "
-            f"{keras.backend.backend()}"
+            "This measures JAX: set KERAS_BACKEND=jax; on PyTorch pass "
+            f"--parts=sums,private. Received: {backend}"
         )
     import jax
 
@@ -227,6 +256,107 @@ def steps(batch):
     }
 
 
+def sums(m=800):
+    """Seconds of the sums of one release, and of a round, there and here."""
+    rng, n = np.random.default_rng(0), min(50_000, _IMAGES.value)
+    h = rng.random((n, m), np.float32)
+    h /= np.linalg.norm(h, axis=1, keepdims=True)
+    y, weights = rng.integers(10, size=n), rng.normal(size=(m, 10))
+    query = fm.queries.CrossEntropyQuery(num_features=m, num_outputs=10)
+    batches = [(h[i : i + 1024], y[i : i + 1024]) for i in range(0, n, 1024)]
+
+    def numpy_sums():
+        found = PartialStatistics(query)
+        for batch in batches:
+            found.add(*batch)
+        return found.statistics()
+
+    coefficients = fm.queries.GradientQuery(
+        num_features=m, num_outputs=10, clip=0.1
+    )
+    blocks = []
+    for i in range(0, n, 2**13):
+        given = h[i : i + 2**13], y[i : i + 2**13]
+        rows, targets = coefficients.check_records(*given)
+        lengths = coefficients.lengths(rows)
+        blocks.append((rows, device_sums.DeviceRows(rows), targets, lengths))
+
+    def numpy_round():
+        return [
+            coefficients.total(rows, targets, weights, lengths=lengths)
+            for rows, _, targets, lengths in blocks
+        ]
+
+    def device_round():
+        return [
+            coefficients.total(held, targets, weights, lengths=lengths)
+            for _, held, targets, lengths in blocks
+        ]
+
+    found = {"records": n}
+    for name, there, here in (
+        (
+            "one release",
+            lambda: device_sums.summed(query, batches).statistics(),
+            numpy_sums,
+        ),
+        ("one round", device_round, numpy_round),
+    ):
+        took, made = repeated(there)
+        host, expected = repeated(here)
+        found[name] = {
+            "device": medians(took),
+            "NumPy": medians(host),
+            "same bits": all(map(np.array_equal, made, expected)),
+        }
+    return found
+
+
+PRIVATE = {
+    "ResNet-20": functools.partial(networks.resnet, 3),
+    "transformer, 4 blocks": functools.partial(networks.transformer, None, 4),
+}
+
+
+def private(name):
+    """Milliseconds of private steps and of plain ones, by the clock."""
+    # Here: it asks for one thread of all that is loaded later.
+    import record_alone
+
+    def finish():
+        if keras.backend.backend() == "torch":
+            import torch
+
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
+
+    found = {}
+    for method in record_alone._OF_BACKEND[keras.backend.backend()]:
+        start = record_alone._OTHERS.get(
+            method.partition(";")[0], record_alone.keras_steps
+        )
+        try:
+            plain, begun = start(method, name, PRIVATE[name], _BATCH.value)
+            step, way = begun()
+        except ImportError as e:
+            found[method] = str(e)
+            continue
+        took = {plain: [], step: []}
+        for _ in range(1 + 2 * _REPEATS.value):
+            for run, times in took.items():
+                times.append(seconds(lambda run=run: (run(), finish())))
+        # The first one compiles.
+        base, own = (statistics.median(v[1:]) for v in took.values())
+        found[method] = {
+            "plain_ms": round(1000 * base, 2),
+            "private_ms": round(1000 * own, 2),
+            "ratio": round(own / base, 3),
+            "first_step_s": round(took[step][0], 1),
+            "way": way,
+        }
+    return found
+
+
 def main(_):
     results = {
         "device": device(),
@@ -234,8 +364,13 @@ def main(_):
         "repeats": _REPEATS.value,
     }
     print(json.dumps(results["device"]), flush=True)
-    (x, y), _ = fm.datasets.load("mnist", rescale=False)
-    x, y = x[: _IMAGES.value], y[: _IMAGES.value]
+    if "sums" in _PARTS.value:
+        results["seconds of sums"] = sums()
+        print(json.dumps(results), flush=True)
+    x = y = None
+    if {"jobs", "scattering"} & {*_PARTS.value}:
+        (x, y), _ = fm.datasets.load("mnist", rescale=False)
+        x, y = x[: _IMAGES.value], y[: _IMAGES.value]
     if "jobs" in _PARTS.value:
         results["seconds from raw MNIST to weights"] = jobs(x, y)
         print(json.dumps(results), flush=True)
@@ -245,11 +380,15 @@ def main(_):
     for batch in (256, 4096) if "steps" in _PARTS.value else ():
         if batch <= _IMAGES.value:
             results[f"steps, batch {batch}"] = steps(batch)
+    for name in PRIVATE if "private" in _PARTS.value else ():
+        results[f"private steps, {name}"] = private(name)
+        print(json.dumps(results), flush=True)
     text = json.dumps(results, indent=1)
     print(text)
     out = flags.FLAGS.out
     os.makedirs(out, exist_ok=True)
-    with open(os.path.join(out, "gpu.json"), "w") as f:
+    of_torch = "_torch" * (keras.backend.backend() == "torch")
+    with open(os.path.join(out, f"gpu{of_torch}.json"), "w") as f:
         f.write(text + "\n")
 
 

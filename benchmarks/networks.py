@@ -25,8 +25,9 @@ def cnn():
     )
 
 
-def resnet():
-    """ResNet-8: three stages of one block, group normalisation."""
+def resnet(blocks=1):
+    """ResNet-8, three stages of one block, group normalisation; of three
+    blocks ResNet-20."""
 
     def block(x, filters, strides):
         y = layers.Conv2D(filters, 3, strides, padding="same", use_bias=False)(
@@ -43,16 +44,17 @@ def resnet():
     x = layers.Conv2D(16, 3, padding="same", use_bias=False)(inputs)
     x = layers.ReLU()(layers.GroupNormalization(8)(x))
     for filters, strides in ((16, 1), (32, 2), (64, 2)):
-        x = block(x, filters, strides)
+        for index in range(blocks):
+            x = block(x, filters, strides if index == 0 else 1)
     x = layers.GlobalAveragePooling2D()(x)
     return Model(inputs, layers.Dense(10)(x))
 
 
-def transformer(rank=None):
-    """Two blocks of four heads; with `rank` only LoRA and the head learn."""
+def transformer(rank=None, blocks=2):
+    """Blocks of four heads; with `rank` only LoRA and the head learn."""
     inputs = Input((LENGTH,), dtype="int32")
     x = layers.Embedding(TOKENS, 64)(inputs)
-    for _ in range(2):
+    for _ in range(blocks):
         y = layers.MultiHeadAttention(4, 16)(x, x)
         x = layers.LayerNormalization()(layers.Add()([x, y]))
         y = layers.Dense(128, activation="relu")(x)

@@ -1,5 +1,6 @@
 """Steps of Opacus on the networks of `record_alone.py`, written in PyTorch."""
 
+import functools
 import itertools
 
 import torch
@@ -54,14 +55,19 @@ class Block(nn.Module):
         return functional.relu(self.short(x) + y)
 
 
-def resnet():
+def stage(before, filters, strides, blocks):
+    later = (Block(filters, filters, 1) for _ in range(blocks - 1))
+    return Block(before, filters, strides), *later
+
+
+def resnet(blocks=1):
     return nn.Sequential(
         nn.Conv2d(3, 16, 3, 1, 1, bias=False),
         nn.GroupNorm(8, 16),
         nn.ReLU(),
-        Block(16, 16, 1),
-        Block(16, 32, 2),
-        Block(32, 64, 2),
+        *stage(16, 16, 1, blocks),
+        *stage(16, 32, 2, blocks),
+        *stage(32, 64, 2, blocks),
         nn.AdaptiveAvgPool2d(1),
         nn.Flatten(),
         nn.Linear(64, 10),
@@ -83,10 +89,10 @@ class Encoder(nn.Module):
 
 
 class Transformer(nn.Module):
-    def __init__(self):
+    def __init__(self, blocks=2):
         super().__init__()
         self.embedding = nn.Embedding(TOKENS, WIDTH)
-        self.blocks = nn.Sequential(Encoder(), Encoder())
+        self.blocks = nn.Sequential(*(Encoder() for _ in range(blocks)))
         self.head = nn.Linear(WIDTH, 10)
 
     def forward(self, x):
@@ -110,6 +116,14 @@ _NETWORKS = {
     "resnet": resnet,
     "transformer": Transformer,
     "lstm": LSTM,
+    "ResNet-20": functools.partial(resnet, 3),
+    "transformer, 4 blocks": functools.partial(Transformer, 4),
+}
+_SHAPES = {
+    "dense": (784,),
+    "cnn": (1, 28, 28),
+    "resnet": (3, 32, 32),
+    "ResNet-20": (3, 32, 32),
 }
 
 
@@ -160,9 +174,8 @@ def steps(method, name, batch):
     torch.set_num_threads(1)
     base = plain(_NETWORKS[name]())
     n = 8 * batch
-    shape = {"dense": (784,), "cnn": (1, 28, 28), "resnet": (3, 32, 32)}
-    if name in shape:
-        x = torch.rand((n, *shape[name]))
+    if name in _SHAPES:
+        x = torch.rand((n, *_SHAPES[name]))
     else:
         x = torch.randint(0, TOKENS, (n, LENGTH))
     y = torch.arange(n) % 10

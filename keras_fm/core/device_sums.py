@@ -140,8 +140,8 @@ def _add(found, h, y=None):
     free = ((0, EXACT_ROWS - count), (0, 0))
     with _float64():
         given = (np.pad(sent, free), np.pad(targets, free), check)
-        found = products(*map(_sent, given))
-        sums, checked, taken = map(ops.convert_to_numpy, found)
+        made = products(*map(_sent, given))
+        sums, checked, taken = map(ops.convert_to_numpy, made)
     sums = _verified(sums, check, checked)
     taken = taken[:count]
     quadratic, linear = np.split(sums, [h.shape[1]], axis=1)
