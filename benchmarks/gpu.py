@@ -41,6 +41,7 @@ import time
 import keras
 import networks
 import numpy as np
+import private_steps
 import whole_job
 from absl import app, flags
 from fit_steps import Architecture
@@ -320,8 +321,6 @@ PRIVATE = {
 
 def private(name):
     """Milliseconds of private steps and of plain ones, by the clock."""
-    # Here: it asks for one thread of all that is loaded later.
-    import record_alone
 
     def finish():
         if keras.backend.backend() == "torch":
@@ -331,10 +330,8 @@ def private(name):
                 torch.cuda.synchronize()
 
     found = {}
-    for method in record_alone._OF_BACKEND[keras.backend.backend()]:
-        start = record_alone._OTHERS.get(
-            method.partition(";")[0], record_alone.keras_steps
-        )
+    for method in private_steps.OF_BACKEND[keras.backend.backend()]:
+        start = private_steps.maker(method)
         try:
             plain, begun = start(method, name, PRIVATE[name], _BATCH.value)
             step, way = begun()

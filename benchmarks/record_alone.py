@@ -17,7 +17,6 @@ plain steps.
 
 import importlib
 import importlib.util
-import itertools
 import json
 import os
 import resource
@@ -36,6 +35,7 @@ os.environ.setdefault(
 )
 
 import networks  # noqa: E402
+import private_steps  # noqa: E402
 from absl import app, flags  # noqa: E402
 from results_file import ResultsFile  # noqa: E402
 
@@ -45,7 +45,6 @@ _METHODS = flags.DEFINE_list("methods", None, "How; all if not set.")
 _REPEATS = flags.DEFINE_integer("repeats", 9, "Steps that are measured.")
 _ROW = flags.DEFINE_list("row", None, "One row: method, model.")
 
-_RATE = 1 / 8  # of Poisson samples
 # Of every network: who builds it, and how many records a step expects.
 _NETWORKS = {
     "dense": (networks.dense, 1024),
@@ -55,18 +54,6 @@ _NETWORKS = {
     "lstm": (networks.lstm, 64),
     "lora": (networks.lora, 64),
 }
-
-
-def records(model, n):
-    import numpy as np
-
-    shape = tuple(model.input_shape[1:])
-    rng = np.random.default_rng(0)
-    if len(shape) == 1 and shape[0] == networks.LENGTH:
-        x = rng.integers(0, networks.TOKENS, (n, *shape)).astype("int32")
-    else:
-        x = rng.random((n, *shape), np.float32)
-    return x, (np.arange(n) % 10).astype("int32")
 
 
 def peak():
@@ -94,8 +81,8 @@ def measure(method, name):
     """One row, in this process."""
 
     build, batch = _NETWORKS[name]
-    start = _OTHERS.get(method.partition(";")[0], keras_steps)
-    package = _PACKAGES[method]
+    start = private_steps.maker(method)
+    package = private_steps.PACKAGES[method]
     if package == "tensorflow_privacy":
         # Says first how that is to be imported.
         package = "tensorflow_privacy_steps"
@@ -127,157 +114,11 @@ def measure(method, name):
     }
 
 
-def keras_steps(method, name, build, batch):
-    """A plain step, and what makes a private one and says its way."""
-    import keras
-    import numpy as np
-
-    keras.utils.set_random_seed(0)
-    plain, network = build(), build()
-    x, y = records(plain, round(batch / _RATE))
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    plain.compile(keras.optimizers.SGD(0.1), loss)
-    # As `fit` does: rows in a shuffled order.
-    shuffled = np.random.default_rng(2).permutation(len(x))
-    batches = itertools.cycle(np.split(shuffled, round(1 / _RATE)))
-
-    def plain_step():
-        rows = next(batches)
-        plain.train_on_batch(x[rows], y[rows])
-
-    return (
-        plain_step,
-        lambda: _STEPS[method](network, loss, x, y, batch),
-    )
-
-
-def opacus_steps(method, name, build, batch):
-    """The same of Opacus."""
-    del build
-    import opacus_steps as opacus
-
-    return opacus.steps(method, name, batch)
-
-
-def tensorflow_privacy_steps(method, name, build, batch):
-    """The same of tensorflow-privacy."""
-    del build
-    import tensorflow_privacy_steps as privacy
-
-    return privacy.steps(method, name, batch, records)
-
-
-def private_steps(network, loss, x, y, batch):
-    """Steps of `make_private`: the train function on samples of its fit."""
-    import keras
-
-    import keras_fm as fm
-
-    private = fm.make_private(network)
-    private.compile(keras.optimizers.SGD(0.1), loss)
-    taken = {}
-
-    class Stop(Exception):
-        pass
-
-    class Catch(keras.callbacks.Callback):
-        """Takes the place of the loop that `fit` would run."""
-
-        def on_epoch_begin(self, epoch, logs=None):
-            taken["fit"] = self.model._fit
-            raise Stop
-
-    try:
-        private.fit(
-            x,
-            y,
-            batch_size=batch,
-            epochs=10,
-            verbose=0,
-            callbacks=[
-                fm.callbacks.PrivateModel(epsilon=8.0, delta=1e-6),
-                Catch(),
-            ],
-        )
-    except Stop:
-        pass
-    fit = private._fit = taken["fit"]
-
-    def step():
-        keras.Model.train_on_batch(private, *fit.samples[0])
-
-    return step, f"{fit.map.way}, {len(fit.map.ghosts)} ghost layers"
-
-
-def jax_privacy_steps(network, loss, x, y, batch):
-    """jax-privacy's clipped gradients of the same network, its noise, SGD;
-    samples padded as its own batch selection pads them: not at all here."""
-    import jax
-    import jax_privacy
-    import numpy as np
-
-    def of_one(trainable, fixed, x, y):
-        logits, _ = network.stateless_call(trainable, fixed, x, training=True)
-        return loss(y, logits)
-
-    clipped = jax_privacy.clipped_grad(
-        of_one,
-        argnums=0,
-        batch_argnums=(2, 3),
-        l2_clip_norm=1.0,
-        keep_batch_dim=True,
-    )
-
-    @jax.jit
-    def update(trainable, fixed, x, y, key):
-        sums = clipped(trainable, fixed, x, y)
-        keys = jax.random.split(key, len(trainable))
-        return [
-            w - 0.1 * (g + jax.random.normal(k, g.shape)) / batch
-            for w, g, k in zip(trainable, sums, keys)
-        ]
-
-    state = [v.value for v in network.trainable_variables]
-    fixed = [v.value for v in network.non_trainable_variables]
-    rng = np.random.default_rng(1)
-
-    def step():
-        nonlocal state
-        rows = rng.choice(len(x), batch, replace=False)
-        key = jax.random.key(int(rng.integers(2**31)))
-        state = update(state, fixed, x[rows], y[rows], key)
-        jax.block_until_ready(state)
-
-    return step, "clipped_grad"
-
-
-_STEPS = {"keras_fm": private_steps, "jax-privacy": jax_privacy_steps}
-_OTHERS = {
-    "Opacus": opacus_steps,
-    "tensorflow-privacy": tensorflow_privacy_steps,
-}
-_PACKAGES = {
-    "keras_fm": "keras_fm",
-    "jax-privacy": "jax_privacy",
-    "tensorflow-privacy": "tensorflow_privacy",
-    "tensorflow-privacy; ghost clipping": "tensorflow_privacy",
-    "Opacus": "opacus",
-    "Opacus; ghost clipping": "opacus",
-}
 # What a fit of keras_fm loads, in every process: no memory of a step.
 _LOADED = (
     "keras_fm.per_example.private_network",
     "dp_accounting.pld.privacy_loss_distribution",
 )
-_OF_BACKEND = {
-    "tensorflow": [
-        "keras_fm",
-        "tensorflow-privacy",
-        "tensorflow-privacy; ghost clipping",
-    ],
-    "jax": ["keras_fm", "jax-privacy"],
-    "torch": ["keras_fm", "Opacus", "Opacus; ghost clipping"],
-}
 
 
 def table(rows):
@@ -302,8 +143,8 @@ def main(_):
     backend = os.environ.get("KERAS_BACKEND", "tensorflow")
     methods = _METHODS.value or [
         method
-        for method in _OF_BACKEND[backend]
-        if importlib.util.find_spec(_PACKAGES[method])
+        for method in private_steps.OF_BACKEND[backend]
+        if importlib.util.find_spec(private_steps.PACKAGES[method])
     ]
     results = ResultsFile(
         _OUT.value, "record_alone", ("backend", "method", "model")
