@@ -130,17 +130,16 @@ def _add(found, h, y=None):
     targets = np.array(query.targets(y, count, found.clip), np.float64)
     targets = summation.on_grid(targets, steps[1]) / steps[1]
     check = _random(h.shape[1] + targets.shape[1])
-    products = _compiled(
-        query.feature_bound,
-        np.inf if found.clip else bounds_lib.ROUNDING.get(h.dtype, 2e-2),
-        query.nonnegative,
-        steps[0],
-    )
+    rounding = bounds_lib.ROUNDING.get(h.dtype, 2e-2)
+    # Squares of more may overflow.
+    largest = 1e150 if found.clip else query.feature_bound * (1 + rounding)
+    least = 0.0 if query.nonnegative else -np.inf
+    limits = np.array([query.feature_bound, largest, least, steps[0]])
     sent = h if h.dtype == np.float32 else h.astype(np.float64)
     free = ((0, EXACT_ROWS - count), (0, 0))
     with _float64():
-        given = (np.pad(sent, free), np.pad(targets, free), check)
-        made = products(*map(_sent, given))
+        given = np.pad(sent, free), np.pad(targets, free), check, limits
+        made = _once(_products)(*map(_sent, given))
         sums, checked, taken = map(ops.convert_to_numpy, made)
     sums = _verified(sums, check, checked)
     taken = taken[:count]
@@ -234,29 +233,16 @@ def _over_rows(rows, factors, check):
     return product, ops.sum(checked, axis=0)
 
 
-@functools.lru_cache(maxsize=8)
-def _compiled(bound, rounding, nonnegative, step):
-    return compiled(
-        functools.partial(
-            _products,
-            bound=bound,
-            largest=bound * (1 + rounding),
-            nonnegative=nonnegative,
-            step=step,
-        )
-    )
-
-
-def _products(h, targets, check, *, bound, largest, nonnegative, step):
+def _products(h, targets, check, limits):
     """K^T Z of rows in whole steps, K^T (Z r), and which rows are in it."""
+    bound, largest, least, step = (limits[i] for i in range(4))
     h = ops.cast(h, "float64")
     norms = ops.sqrt(ops.sum(ops.square(h), axis=1))
     # How far two computed norms may be apart, more than twice.
     near = (h.shape[1] + 128) * 2.0**-52
     inside = norms < bound * (1 - near)
-    # Squares above may overflow.
     outside = ops.logical_and(
-        norms > bound * (1 + near), norms < min(largest * (1 - near), 1e150)
+        norms > bound * (1 + near), norms < largest * (1 - near)
     )
     shrink = bound * (1 - 1e-15) / ops.where(outside, norms, bound)
     steps = h / step
@@ -266,8 +252,7 @@ def _products(h, targets, check, *, bound, largest, nonnegative, step):
     taken = ops.logical_or(
         inside, ops.logical_and(outside, ops.logical_not(unsure))
     )
-    if nonnegative:
-        taken = ops.logical_and(taken, ops.min(h, axis=1) >= 0)
+    taken = ops.logical_and(taken, ops.min(h, axis=1) >= least)
     rows = ops.where(ops.expand_dims(taken, 1), ops.trunc(scaled), 0.0)
     both = ops.concatenate([rows, targets], axis=1)
     sums = _product(ops.transpose(rows), both)
