@@ -456,7 +456,9 @@ def chosen_for(trainer, clip, example, piece=None, expected=None):
     _tried(plain, example, training=True)
     ghosts = ghost_layers.found_in(
         trainer.model,
-        lambda training: plain.loss_of_one(example, training),
+        lambda training: _shaped(
+            lambda: plain.loss_of_one(example, training)
+        ),
     )
     ghosts = _read_once(made, ghosts, example)
     ways = [made("together", ghosts)]
@@ -540,13 +542,17 @@ def _read_once(made, ghosts, example):
         found.hides = True
         x, y = keras.tree.map_structure(lambda v: v[:1], example)
         probes = [ops.zeros((1, *ghost.probe_shape)) for ghost in some]
-        direct, rest = found._values()
-        value, _ = found._loss(
+        direct, (*rest, kept) = found._values()
+        given = keras.tree.map_structure(ops.convert_to_tensor, (x, y))
+        key = ops.ones(found.key_shape, KEY_DTYPE)
+        value = _compiled(
+            lambda direct, probes, rest, x, y: found._loss(
+                direct, probes, (*rest, kept), x, y, key
+            )[0],
             direct,
             probes,
             rest,
-            *keras.tree.map_structure(ops.convert_to_tensor, (x, y)),
-            ops.ones(found.key_shape, KEY_DTYPE),
+            *given,
         )
         return not np.isfinite(ops.convert_to_numpy(value))
 
@@ -574,6 +580,29 @@ def _tried(made, example, training=False):
         made.training, made.piece = True, piece
 
 
+def _shaped(function):
+    """Calls a function for what it does on the way; on JAX, that is slow to
+    call operations one by one, with shapes alone."""
+    if keras.backend.backend() == "jax":
+        import jax
+
+        jax.eval_shape(function)
+    else:
+        function()
+
+
+def _compiled(function, *arguments):
+    """`function(*arguments)`; on JAX compiled, and nothing of that kept."""
+    if keras.backend.backend() != "jax":
+        return function(*arguments)
+    import jax
+
+    compiled = jax.jit(function)
+    found = compiled(*arguments)
+    compiled.clear_cache()
+    return found
+
+
 def _run(made, arguments, traced):
     """`made.sums(*arguments)`, or nothing but a trace of it."""
     backend = keras.backend.backend()
@@ -583,7 +612,7 @@ def _run(made, arguments, traced):
         if traced:
             jax.eval_shape(made.sums, *arguments)
             return []
-        return jax.jit(made.sums)(*arguments)
+        return _compiled(made.sums, *arguments)
     if backend == "tensorflow":
         import tensorflow as tf
 

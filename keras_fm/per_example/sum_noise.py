@@ -11,6 +11,8 @@ from keras_fm.core import replicas
 
 # Words of keys, below 2^31: TensorFlow's streams take no unsigned ones.
 WORD = 2**31 - 2
+# Numbers of a sum whose noise JAX draws by itself.
+_LARGE = 2**16
 DTYPE = "int64" if keras.backend.backend() == "torch" else "int32"
 
 
@@ -79,9 +81,19 @@ def _normal(sizes, keys, dtype):
     if backend == "jax":
         import jax
 
-        # Those of one vector would be cut apart, which takes longer.
-        own = jax.random.split(jax_key(keys[0, 0]), len(sizes))
-        return [jax.random.normal(k, (n,), dtype) for k, n in zip(own, sizes)]
+        # Large ones each by itself: one vector would be cut apart, which
+        # takes longer. Every draw takes as long to compile as a layer.
+        large = [n for n in sizes if n >= _LARGE]
+        small = [n for n in sizes if n < _LARGE]
+        own = iter(jax.random.split(jax_key(keys[0, 0]), len(large) + 1))
+        flat = jax.random.normal(next(own), (sum(small),), dtype)
+        parts = iter(ops.split(flat, np.cumsum(small).tolist()))
+        return [
+            jax.random.normal(next(own), (n,), dtype)
+            if n >= _LARGE
+            else next(parts)
+            for n in sizes
+        ]
     half = -(-sum(sizes) // 2)
     if backend == "tensorflow":
         import tensorflow as tf
