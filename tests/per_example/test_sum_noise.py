@@ -59,6 +59,25 @@ def test_every_word_of_the_key_counts_and_tensors_have_their_own():
 
 
 @pytest.mark.skipif(BACKEND == "jax", reason="float64 in another process")
+def test_large_and_small_sums_have_their_own():
+    """On JAX large ones have a draw each, and small ones one together. Fixed
+    keys; 2000 pairs: beyond 0.15 by chance in one of 1e10."""
+    mechanism = GaussianMechanism(sensitivity=1.0, noise_multiplier=1.0)
+    keys = ops.convert_to_tensor(np.array([[[3, 4]]], sum_noise.DTYPE))
+    sizes = [2000, 2**17, 2000, 2**16, 2000]
+    sums = [ops.zeros((size,)) for size in sizes]
+    found = [
+        ops.convert_to_numpy(v) for v in sum_noise.noisy(mechanism, sums, keys)
+    ]
+    assert [len(v) for v in found] == sizes
+    for i, first in enumerate(found):
+        pvalue = stats.kstest(first, stats.norm(0, 1).cdf).pvalue
+        assert pvalue > 1e-3
+        for second in found[:i]:
+            pairs = first[:2000], second[:2000]
+            assert abs(np.corrcoef(*pairs)[0, 1]) < 0.15
+
+
 def test_noise_is_as_fine_as_what_it_hides():
     """float32 noise on float64 sums told which of two sums it was: what is
     left without the right one has 24 bits."""
