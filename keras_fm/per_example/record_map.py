@@ -456,9 +456,7 @@ def chosen_for(trainer, clip, example, piece=None, expected=None):
     _tried(plain, example, training=True)
     ghosts = ghost_layers.found_in(
         trainer.model,
-        lambda training: _shaped(
-            lambda: plain.loss_of_one(example, training)
-        ),
+        lambda training: _shaped(lambda: plain.loss_of_one(example, training)),
     )
     ghosts = _read_once(made, ghosts, example)
     ways = [made("together", ghosts)]
