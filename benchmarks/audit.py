@@ -56,12 +56,7 @@ from pathlib import Path
 
 import numpy as np
 from absl import app, flags, logging
-from keras_fm.auditing import (
-    audit,
-    audit_objective,
-    last_weights_epsilon,
-    shuffled_batches_epsilon,
-)
+from keras_fm.auditing import audit_objective
 from results_file import ResultsFile
 from scipy import special
 
@@ -76,6 +71,11 @@ from keras_fm.lab.auditing.many_run_bounds import many_run_epsilon
 from keras_fm.lab.auditing.objective import worst_pair
 from keras_fm.lab.auditing.one_run import one_run_best
 from keras_fm.lab.auditing.report import VIOLATED
+from keras_fm.lab.auditing.shuffled_batches import (
+    last_weights_epsilon,
+    shuffled_batches_epsilon,
+)
+from keras_fm.lab.auditing.training_audit import audit
 from keras_fm.lab.audits import still_weights, whole_trainings
 
 _OUT = flags.DEFINE_string("out", "docs/results", "Folder of the results.")

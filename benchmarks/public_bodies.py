@@ -2,7 +2,7 @@
 
     KERAS_BACKEND=tensorflow python benchmarks/public_bodies.py --cache=DIR
 
-The bodies and data of docs/tutorials/images.md and sentences.md, with all
+The bodies and data of docs/tutorials/images.md and text.md, with all
 records: CIFAR-10 (50,000 images, 10,000 for the test) by EfficientNet-Lite0 at
 96 by 96 pixels, 20 Newsgroups (11,293 posts, 7,528) by MiniLM. Features are
 kept in DIR, which must be yours alone. `PrivateDense` on features of unit norm,

@@ -116,19 +116,20 @@ def noise_for(way, passes):
     """The mechanism of so many passes, and the noise of a step in clips."""
     import keras_fm as fm
     from keras_fm.kernel.mechanisms import GaussianMechanism
+    from keras_fm.kernel.reads import sampling
     from keras_fm.per_example.participation import BinsPlan
 
     budget = fm.PrivacyBudget(1.0, DELTA)
     if way == WAYS[0]:
         noise = fm.Participation().noise(STEPS, STEPS * passes)
-        multiplier = fm.sampling.noise_multiplier(
+        multiplier = sampling.noise_multiplier(
             (1.0, 1), budget, neighbours="add_remove"
         )
         return (
             GaussianMechanism(sensitivity=1.0, noise_multiplier=multiplier),
             multiplier * noise.sensitivity,
         )
-    plan = BinsPlan if way == WAYS[2] else fm.sampling.SamplingPlan
+    plan = BinsPlan if way == WAYS[2] else sampling.SamplingPlan
     plan = plan(
         n=100 * STEPS,
         sampling="poisson",
@@ -137,7 +138,7 @@ def noise_for(way, passes):
         sampling_rate=1 / STEPS,
         steps=STEPS * passes,
     )
-    multiplier = fm.sampling.noise_multiplier(
+    multiplier = sampling.noise_multiplier(
         plan, budget, neighbours="add_remove"
     )
     return plan.mechanism(multiplier), multiplier

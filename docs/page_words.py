@@ -1,6 +1,7 @@
 """Lists the pages without proofs: words, sentences, words of a sentence.
 
     python docs/page_words.py
+    python docs/page_words.py v0.1.0    # of another revision of this repository
 
 A link counts as its text, code within a line as one word. Tables, headings
 and code in fences are no sentences, but count as words of a page.
@@ -8,6 +9,8 @@ and code in fences are no sentences, but count as words of a page.
 
 import pathlib
 import re
+import subprocess
+import sys
 
 _DOCS = pathlib.Path(__file__).resolve().parent
 PAGES = [
@@ -34,14 +37,44 @@ def sentences(text):
     return [n for s in found if (n := len(s.split())) > 1]
 
 
-def main():
-    for path in PAGES:
-        text = path.read_text("utf-8")
+def pages(revision=None):
+    """Texts of the pages by path: of the files here, or of a git revision."""
+    root = _DOCS.parent
+    if revision is None:
+        return {p.relative_to(root): p.read_text("utf-8") for p in PAGES}
+    git = ["git", "-C", str(root)]
+    found = [
+        *git,
+        "ls-tree",
+        "-r",
+        "--name-only",
+        revision,
+        "README.md",
+        "docs",
+    ]
+    listed = subprocess.run(found, check=True, capture_output=True, text=True)
+    return {
+        path: subprocess.run(
+            [*git, "show", f"{revision}:{path}"],
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+        for path in map(pathlib.PurePath, listed.stdout.splitlines())
+        if path.suffix == ".md" and "proofs" not in path.parts
+    }
+
+
+def main(arguments):
+    total = 0
+    for path, text in pages(*arguments).items():
         found = sentences(text)
         mean = sum(found) / max(1, len(found))
-        name = path.relative_to(_DOCS.parent).as_posix()
-        print(f"{name:36} {len(text.split()):6,} {len(found):5} {mean:6.1f}")
+        words = len(text.split())
+        total += words * (path.name != "README.md" or len(path.parts) > 1)
+        print(f"{path.as_posix():42} {words:6,} {len(found):5} {mean:6.1f}")
+    print(f"words without README.md: {total:,}")
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

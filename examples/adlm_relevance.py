@@ -17,7 +17,7 @@ def proven(train, test):
         "adam", loss=fm.losses.TaylorCrossEntropy(), metrics=["accuracy"]
     )
     private = fm.callbacks.PrivateModel(epsilon=4.0, delta=1e-5, data=train)
-    print(private.plan(model))  # before anything is read or spent
+    print(private.plan(model))  # before anything is used or spent
     model.fit(x, y, epochs=2, callbacks=[private], verbose=0)
     relevance = private.relevance.reshape(x.shape[1:])
     fm.relevance.plot(relevance, "relevance.png")

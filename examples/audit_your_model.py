@@ -50,7 +50,7 @@ def without_privacy(x, y, epochs):
 
 
 def private_on(below, x, y):
-    """One read of the records by the output layer: `(model, ledger)`."""
+    """The output layer learns from one release: `(model, ledger)`."""
     below.trainable = False
     model = network(below)
     private = fm.callbacks.PrivateModel(

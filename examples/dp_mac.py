@@ -1,9 +1,9 @@
-"""DP-MAC and many reads of the output layer against one read, on digits.
+"""DP-MAC and forty rounds of the output layer against one release, on digits.
 
     python examples/dp_mac.py
 
-Three proven models of the same budget: one read of the output layer, 40 reads
-of it, and a network of two layers trained by auxiliary coordinates.
+Three proven models of the same budget: one release of the output layer, 40
+rounds of it, and a network of two layers trained by auxiliary coordinates.
 """
 
 import keras
@@ -17,8 +17,8 @@ def main():
     keras.utils.set_random_seed(0)
     (x, y), (x_test, y_test) = fm.datasets.load("digits")
     for name, rounds in (
-        ("one read", None),
-        ("40 reads", fm.Rounds(reads=40, learning_rate=16.0)),
+        ("one release", None),
+        ("40 rounds", fm.Rounds(reads=40, learning_rate=16.0)),
     ):
         model = keras.Sequential(
             [

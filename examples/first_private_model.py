@@ -1,4 +1,4 @@
-"""A first private model: digits, one read of the records, proven epsilon.
+"""A first private model: digits, one release, proven epsilon.
 
 python examples/first_private_model.py
 """
@@ -22,7 +22,7 @@ def main():
         ]
     )
     private = fm.callbacks.PrivateModel(epsilon=2.0, delta=1e-5, data=(x, y))
-    print(private.plan(model))  # before anything is read or spent
+    print(private.plan(model))  # before anything is used or spent
 
     model.compile(
         "adam", loss=fm.losses.TaylorCrossEntropy(), metrics=["accuracy"]
@@ -37,7 +37,7 @@ def main():
     )
     print(private.report())
 
-    # Free: train on, save, load, train again. Nothing is read or drawn.
+    # Free: train on, save, load, train again. Uses no record, draws no noise.
     model.save("private_digits.keras")
     loaded = keras.saving.load_model("private_digits.keras")
     loaded.fit(x, y, epochs=1, verbose=0)

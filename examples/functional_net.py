@@ -2,7 +2,7 @@
 
     python examples/functional_net.py
 
-Then what its ten reads cost together, by every composition theorem.
+Then what its ten rounds cost together, by every composition theorem.
 """
 
 import keras

@@ -42,7 +42,7 @@ def public_network(images, shape, epochs):
 
 
 def private_fit(below, train, test, epsilon):
-    """An output layer on `below`, by one read of the private records."""
+    """An output layer on `below`, by one release of the private records."""
     x, y = train
     model = keras.Sequential(
         [

@@ -2,7 +2,7 @@
 
     python examples/train_on_a_release.py
 
-The holder of the records reads them once and publishes two files: the release
+The holder of the records uses them once and publishes two files: the release
 and the layers below it. Everybody else needs only those.
 """
 

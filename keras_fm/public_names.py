@@ -22,7 +22,7 @@ NAMES = {
     "Release": "keras_fm.queries",
     "Rounds": "keras_fm.heads.rounds",
     "Unit": "keras_fm.core.guarantee",
-    "audit": "keras_fm.lab.auditing",
+    "audit": "keras_fm.lab.auditing.training_audit",
     "compare": "keras_fm.lab.compare",
     "check": "keras_fm.per_example.layer_table",
     "make_private": "keras_fm.per_example.private_network",
@@ -48,7 +48,6 @@ MODULES = {
     "polynomials": "public.polynomials",
     "queries": "queries",
     "relevance": "papers.adlm.relevance",
-    "sampling": "kernel.reads.sampling",
 }
 
 

@@ -165,7 +165,7 @@ head().fit(x, y, callbacks=[private], verbose=0)
         },
         prints=("measured:", 1),
     ),
-    "docs/bodies": Given(
+    "docs/pretrained_networks": Given(
         before={1: "x, y, _ = given((96, 96, 3), n=20)"},
         smaller={
             "include_top=False,": "include_top=False, weights=None, alpha=0.35,"
@@ -199,7 +199,6 @@ model_ledger = private.ledger
         },
         smaller={
             "rounds=60": "rounds=2",
-            "reads=60": "reads=2",
             '"batch_size": 256, "epochs": 10': '"batch_size": 16, "epochs": 1',
         },
     ),
@@ -298,14 +297,14 @@ keras.Model(inputs, h).save("pretrained.keras")
         },
         prints=("proven:     (epsilon = 0.4999", 1),
     ),
-    "docs/results/labels": Given(
+    "docs/results/private_labels": Given(
         before={1: f"{ROWS}; body = head()"},
     ),
     "docs/rounds": Given(
         before={1: IMAGES},
-        smaller={"DPPCA(800": "DPPCA(40", "reads=80": "reads=2"},
+        smaller={"DPPCA(800": "DPPCA(40", "rounds=80": "rounds=2"},
     ),
-    "docs/scale": Given(
+    "docs/large_data": Given(
         before={
             1: """
 features, labels, _ = given((64,))
@@ -362,7 +361,7 @@ def build(settings):
         smaller={"max_trials=10": "max_trials=2", "cv=5": "cv=2"},
         apart=("keras_tuner",),
     ),
-    "docs/targets": Given(
+    "docs/regression_and_labels": Given(
         before={
             1: """
 x, y, _ = given((10,), classes=50)
@@ -383,12 +382,12 @@ test, x_new, low, high = records((10,), seed=1), x[:3], 0.0, 1.0
     "docs/tutorials/behavior": Given(
         smaller={"steps=120": "steps=40"}, prints=("(epsilon = 7.999", 1)
     ),
-    "docs/tutorials/dp_mac": Given(
+    "docs/tutorials/four_methods": Given(
         smaller={"epochs=30": "epochs=3", "steps=110": "steps=5"},
         prints=("proven epsilon 2.000", 4),
         needs=("tensorflow-privacy", "tf-keras"),
     ),
-    "docs/tutorials/filters": Given(
+    "docs/tutorials/convolutional_filters": Given(
         smaller={"epochs=5": "epochs=1"}, prints=("still epsilon 7.999", 1)
     ),
     # Without the weights, which the page needs a package for, and the images.
@@ -398,14 +397,14 @@ test, x_new, low, high = records((10,), seed=1), x[:3], 0.0, 1.0
             "np.random.default_rng(0).random((n, 32, 32, 3)), np.arange(n) % 10"
             ") for n in (200, 40)]",
             'size=96, weights="imagenet"': "size=32, weights=None",
-            "reads=40": "reads=2",
+            "rounds=40": "rounds=2",
         },
         prints=("(epsilon = 2.999", 1),
     ),
-    "docs/tutorials/relevance": Given(
+    "docs/tutorials/which_inputs_matter": Given(
         smaller={"epochs=2": "epochs=1"}, prints=("(epsilon = 3.999", 1)
     ),
-    "docs/tutorials/sentences": Given(
+    "docs/tutorials/text": Given(
         smaller={
             'some("train", 2000), some("test", 400)': 'some("train", 40), '
             'some("test", 20)',

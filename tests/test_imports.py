@@ -98,10 +98,10 @@ def test_a_review_needs_numpy_only():
         "assert not set(heavy) & set(sys.modules)\n"
         "import keras_fm\n"
         "from keras_fm import mechanisms\n"
-        "import keras_fm.sampling\n"
+        "import keras_fm.polynomials\n"
         "assert mechanisms is sys.modules['keras_fm.kernel.mechanisms']\n"
-        "found = keras_fm.sampling.__name__\n"
-        "assert found == 'keras_fm.kernel.reads.sampling'\n"
+        "found = keras_fm.polynomials.__name__\n"
+        "assert found == 'keras_fm.public.polynomials'\n"
         "assert keras_fm.Ledger and 'Ledger' in dir(keras_fm)\n"
     )
     assert len(kernel) > 15

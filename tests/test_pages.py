@@ -105,14 +105,15 @@ def test_what_the_quickstart_prints(empty, capsys, tmp_path):
     pages.run(QUICKSTART)
     printed = capsys.readouterr().out
     heads = (
-        "Privacy plan|proven|budget|neighbours|unit|record|covered|uncovered"
+        "Privacy plan|proven|means|budget|neighbours|unit|record|covered|"
+        "uncovered"
     )
     shown = re.findall(
         rf"^    ((?:{heads}):?.*?)(?: \.\.\.)?$",
         QUICKSTART.read_text("utf-8"),
         re.M,
     )
-    assert len(shown) == 8
+    assert len(shown) == 9
     for line in shown:
         assert line in printed
     assert (tmp_path / "digits_release.npz").exists()

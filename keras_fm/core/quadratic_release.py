@@ -41,7 +41,7 @@ class QuadraticObjective(abc.ABC):
         Where A is public, half of what the noise multiplier of S would
         mean for A: C^2 (sqrt(m) + sqrt(M)) / sqrt(2) times the standard
         deviation over C D. A rule chosen on held-out images
-        (docs/results/labels.md).
+        (docs/results/private_labels.md).
         """
         m = self.num_features
         if not self.public_features:

@@ -16,7 +16,7 @@ from keras_fm.datasets.behavior_windows import Windows
 from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import checks
 
-__all__ = ["HealthNetwork", "counted_friendships"]
+__all__ = ["HealthNetwork"]
 
 # psi of a directed friendship for which no probability is given: every
 # friend counts in full. A public constant.

@@ -76,7 +76,7 @@ from keras_fm.datasets.health_network import HealthNetwork
 from keras_fm.datasets.simulator_parameters import SimulatorParameters
 from keras_fm.kernel import checks
 
-__all__ = ["SimulatorParameters", "simulate"]
+__all__ = ["simulate"]
 
 _WEEK = 7
 _YEAR = 365

@@ -51,8 +51,9 @@ class Records:
         self._read.append((self._grid.narrow(rows), labels))
         if sum(len(y) for _, y in self._read) > MOST_RECORDS:
             raise ValueError(
-                f"More than {MOST_RECORDS} records: a perturbed loss holds "
-                "them in memory, and its proof no more. Nothing was released."
+                f"A perturbed loss takes at most {MOST_RECORDS} records: it "
+                "holds them in memory, and its proof covers no more. Nothing "
+                "was released."
             )
 
     def _blocks(self):

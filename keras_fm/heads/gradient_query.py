@@ -125,7 +125,7 @@ class GradientQuery(SumQuery):
         numbers = self.loss == "squared_error"
         if numbers != (self.target_bounds is not None):
             raise ValueError(
-                '`target_bounds` are those of loss="squared_error", which '
+                '`target_bounds` belong to loss="squared_error", which '
                 f"needs them. Received: target_bounds={self.target_bounds}, "
                 f"loss={self.loss!r}"
             )

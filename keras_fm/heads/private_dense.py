@@ -170,7 +170,7 @@ class PrivateDense(ReleasedLayer):
         self.perturbed_loss = checks.flag("perturbed_loss", perturbed_loss)
         if perturbed_loss and (rounds or self.predicts != "classes"):
             raise ValueError(
-                "`perturbed_loss=True` belongs to one read of classes: leave "
+                "`perturbed_loss=True` is for one release of classes: leave "
                 f"it out. Received: rounds={rounds}, loss={loss!r}"
             )
         if bias_feature is None:

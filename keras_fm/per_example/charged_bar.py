@@ -53,9 +53,9 @@ class ChargedBar(keras.callbacks.ProgbarLogger):
         print(start + " - ".join([self.line(), *shown]))
 
     def line(self):
-        """Such as *charged 1.90, step 117 of 2,340*."""
+        """Such as *epsilon 1.90 charged, step 117 of 2,340*."""
         charged = rounded_up(self._fit.charged, 3)
         return (
-            f"charged {charged}, step {self._fit.taken:,} of "
+            f"epsilon {charged} charged, step {self._fit.taken:,} of "
             f"{self._fit.steps:,}"
         )

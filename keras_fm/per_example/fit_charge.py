@@ -55,7 +55,7 @@ class FitCharge:
             `BallsInBins()`.
 
     Attributes:
-        plan: the `keras_fm.sampling.SamplingPlan`.
+        plan: the `keras_fm.kernel.reads.sampling.SamplingPlan`.
         correlated: `None`, or the `CorrelatedNoise`.
         first: list of what the fit itself releases before its steps.
         others: list of the mechanisms of what else is released first.

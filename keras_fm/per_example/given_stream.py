@@ -69,8 +69,9 @@ class GivenStream:
             steps = math.ceil(count * size / self.batch_size)
         if steps is None:
             raise ValueError(
-                "Nobody knows how many batches `x` has, and the noise depends "
-                "on it. Say how many steps there are: `steps_per_epoch=1000`."
+                "The number of batches of `x` is not known, and the noise "
+                "depends on it. Pass the number of steps: "
+                "`steps_per_epoch=1000`."
             )
         self.n = steps * self.batch_size
 

@@ -27,7 +27,7 @@ class PoissonSamples(keras.utils.PyDataset):
 
     Args:
         records: a `GivenRecords`.
-        plan: a `keras_fm.sampling.SamplingPlan`.
+        plan: a `keras_fm.kernel.reads.sampling.SamplingPlan`.
         rows: int, rows of a batch, at least the capacity of the plan.
         key_shape: shape of the key of one record.
         key_dtype: dtype of keys.

@@ -67,7 +67,7 @@ def efficientnet_lite0(input_shape, size=224, weights="imagenet"):
 
     ```python
     body = fm.features.efficientnet_lite0((32, 32, 3), size=96)
-    h = fm.features.extract(body, images)  # (n, 1280)
+    h = body.predict(images)  # (n, 1280)
     ```
     """
     shape = tuple(input_shape)

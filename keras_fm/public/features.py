@@ -27,9 +27,7 @@ FEATURES = (
 )
 __all__ = [
     "build",
-    "check",
     "efficientnet_lite0",
-    "extract",
 ]
 
 # Variance below which a patch, or a group of channels, counts as empty. Chosen
@@ -46,11 +44,6 @@ _BESIDE = {
     "strokes_patches": ("scattering_strokes", "patches"),
 }
 _UNITS = {"patches": 4000, "scattering_patches": 1600, "strokes_patches": 1600}
-
-
-def check(name):
-    """Raises a ValueError unless `name` is a known feature map."""
-    checks.one_of("features", name, FEATURES)
 
 
 def build(
@@ -112,7 +105,7 @@ def build(
     model = keras.Sequential([body, fm.layers.PrivateDense(10)])
     ```
     """
-    check(name)
+    checks.one_of("features", name, FEATURES)
     if name == "pixels":
         return keras.Sequential(
             [

@@ -80,7 +80,7 @@ class PatchDictionary(PatchResponses, AdaptedLayer):
 
     >>> layer = PatchDictionary(20, patch_size=5)
     >>> layer.adapt(
-    ...     fm.datasets.drawn_scenes.load(50), description="drawn scenes"
+    ...     drawn_scenes.load(50), description="drawn scenes"
     ... )
     >>> layer(np.zeros((1, 32, 32, 3), "float32")).shape
     (1, 3, 3, 40)

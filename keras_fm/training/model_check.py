@@ -69,7 +69,7 @@ def check_one_process(model):
             "processes. Add up their statistics "
             "(`keras_fm.partial_statistics`), release them in one process, "
             "and let the layer learn that release in all of them: "
-            "`layer.learn(release, ledger)`; see docs/scale.md. Received: "
+            "`layer.learn(release, ledger)`; see docs/large_data.md. Received: "
             f"{count} processes"
         )
 

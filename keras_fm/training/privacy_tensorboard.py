@@ -8,10 +8,10 @@ import numpy as np
 from keras import ops
 
 from keras_fm.core import event_file
-from keras_fm.core import promise as promise_lib
 from keras_fm.core.private_part import parts_of
 from keras_fm.heads.private_dense import PrivateDense
-from keras_fm.kernel.ledger.ledger_text import ONE_RECORD, shown_unit
+from keras_fm.kernel.ledger.ledger_text import shown_unit
+from keras_fm.kernel.ledger.statement import promised
 from keras_fm.training import model_check, released_views
 
 # Letters of a line of text.
@@ -316,17 +316,12 @@ def _spent(ledger):
     """Spent and left as Markdown, and what that promises."""
     delta, spent = ledger.budget.delta, ledger.epsilon()
     rows = [("budget", ledger.budget.epsilon), ("spent, proven", spent)]
-    promise = "No valid proof covers this fit: nothing is promised."
     if math.isfinite(spent):
         rows.append(("left", ledger.remaining()))
-        unit = "record"
-        if ledger.unit != ONE_RECORD:
-            unit = f"unit ({shown_unit(ledger.unit)})"
-        promise = promise_lib.sentence(spent, delta, ledger.neighbours, unit)
     else:
         rows.append(("claimed, no guarantee", ledger.claimed_epsilon()))
     lines = [f"| | epsilon at delta = {delta:g} |", "|---|---|"]
     for name, value in rows:
         shown = f"{value:.4g}" if value >= 1e-3 else "less than 0.001"
         lines.append(f"| {name} | {shown} |")
-    return "\n".join([*lines, "", promise])
+    return "\n".join([*lines, "", promised(ledger)])

@@ -25,6 +25,7 @@ from keras_fm.kernel.noise_mechanisms import (
     BallsInBinsMechanism,
     SampledGaussianMechanism,
 )
+from keras_fm.kernel.reads import sampling
 from keras_fm.lab.auditing import white_box
 from keras_fm.per_example.given_records import GivenRecords
 from keras_fm.per_example.poisson_samples import RECORDS, BinnedSamples
@@ -202,7 +203,7 @@ def test_a_ledger_composes_it_anew():
 
 
 def binned(n=N, per_epoch=4, capacity=None):
-    plan = fm.sampling.plan(
+    plan = sampling.plan(
         n, batch_size=-(-n // per_epoch), steps=8, delta=1e-5, epsilon=1.0
     )
     if capacity is not None:

@@ -20,6 +20,7 @@ from scipy import stats
 import keras_fm as fm
 from keras_fm.kernel.mechanisms import GaussianMechanism, NoiseSource
 from keras_fm.kernel.planning import calibration
+from keras_fm.kernel.reads import sampling
 from keras_fm.lab.auditing import white_box
 from keras_fm.per_example.given_records import GivenRecords
 from keras_fm.per_example.participation import CorrelatedNoise
@@ -109,7 +110,7 @@ def test_bands_are_chosen_by_the_error_of_sums():
 
 
 def ordered(bands=3, shuffle=True, seed=None):
-    plan = fm.sampling.plan(
+    plan = sampling.plan(
         N, sampling="shuffled", batch_size=6, steps=8, delta=1e-5
     )
     taken = [0]

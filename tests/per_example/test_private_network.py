@@ -101,7 +101,7 @@ def test_the_bar_shows_what_was_charged(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert "Metrics of training rows are not shown" in lines[0]
     assert lines[1] == "Epoch 1/2"
-    assert lines[2].startswith("charged 2, step 4 of 8 - val_")
+    assert lines[2].startswith("epsilon 2 charged, step 4 of 8 - val_")
     assert "val_accuracy" in lines[2] and "step 8 of 8" in lines[4]
     assert "validation: 5 rows, not protected" in given.report()
 

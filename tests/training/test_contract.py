@@ -596,7 +596,7 @@ def test_a_new_draw_is_charged(name):
     assert len(callback.ledger.entries) == 2 * len(kind.releases)
     assert half < callback.ledger.epsilon() <= EPSILON * (1 + 1e-9)
     callback.new_release, before = True, weights(model)
-    with pytest.raises(fm.BudgetExceededError, match="Nothing was read"):
+    with pytest.raises(fm.BudgetExceededError, match="No record was used"):
         kind.fit(model, [callback])
     assert same(before, weights(model))
     assert len(callback.ledger.entries) == 2 * len(kind.releases)

@@ -32,7 +32,7 @@ def built(*below, **kwargs):
 
 
 def test_features_may_whiten_themselves_in_a_frozen_layer():
-    """The recipe of docs/results/labels.md."""
+    """The recipe of docs/results/private_labels.md."""
     h = X.astype("float64")
     values, vectors = np.linalg.eigh(np.cov(h.T))
     map_ = vectors / np.sqrt(values + 1e-5)

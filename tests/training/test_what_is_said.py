@@ -77,7 +77,7 @@ def test_a_body_that_was_frozen_too_early_is_told_why():
 def test_a_plan_counts_its_releases():
     model = over(fm.layers.DPPCA(3))
     text = plan(model)
-    assert f"add_remove, {text.count('    reads ')} releases\n" in text
+    assert f"add_remove, {text.count('    uses ')} releases\n" in text
     promise = fm.Proven(releases=2)
     budget = fm.callbacks.PrivateModel(
         1.0, 1e-5, data=(X, Y), guarantee=promise

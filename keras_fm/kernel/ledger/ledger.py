@@ -221,7 +221,7 @@ class Ledger:
             raise BudgetExceededError(
                 "This release would exceed the privacy budget: epsilon "
                 f"{total:.6g} at delta {self.budget.delta:g}, of "
-                f"{self.budget.epsilon:g} allowed. Nothing was read. "
+                f"{self.budget.epsilon:g} allowed. No record was used. "
                 "Reuse the release that exists (fits on it are free), or "
                 "plan several releases from the start with "
                 "`Proven(releases=k)`." + self._spent()

@@ -1,12 +1,13 @@
-"""The privacy statement of a ledger: what is proven, claimed, read, when."""
+"""The privacy statement of a ledger: what is proven, claimed, used, when."""
 
 import decimal
 import math
 import re
 
+from keras_fm.kernel import checks
 from keras_fm.kernel.budget import Neighbours
 from keras_fm.kernel.ledger.ledger_entry import FLOATING_POINT
-from keras_fm.kernel.ledger.ledger_text import shown_unit
+from keras_fm.kernel.ledger.ledger_text import ONE_RECORD, shown_unit
 
 RECORD = (
     "one row of the data as given; a person or record in several rows is "
@@ -55,6 +56,52 @@ def rounded_up(value, digits=6):
     return found
 
 
+def promise(epsilon, delta, neighbours, unit="record"):
+    """What a proven epsilon promises, for somebody who decides.
+
+    Args:
+        epsilon, delta: float; what is proven.
+        neighbours: a `Neighbours` or its name.
+        unit: str, what one of is hidden.
+
+    Returns:
+        str, one sentence.
+
+    Raises:
+        ValueError: if the epsilon is not finite: then nothing is promised.
+    """
+    if not math.isfinite(epsilon):
+        checks.refuse("epsilon", epsilon, "finite")
+    change = {
+        Neighbours.ADD_REMOVE: f"Adding or removing any one {unit}",
+        Neighbours.REPLACE_ONE: f"Replacing any one {unit} by another",
+        Neighbours.REPLACE_LABEL: f"Changing the label of any one {unit}",
+    }[Neighbours.of(neighbours)]
+    also = ""
+    if delta:
+        chance = math.floor(1 / delta * (1 + _SUMS))
+        also = f", apart from a probability of at most 1 in {chance:,}"
+    factor = math.exp(min(epsilon, 700.0))
+    times = rounded_up(factor, 3)
+    if 100 <= factor < 1e9:
+        times = f"{math.ceil(factor * (1 - _SUMS)):,}"
+    elif epsilon > 700:
+        times = f"10^{math.ceil(epsilon / math.log(10)):,}"
+    return (
+        f"{change} makes a released result, or anything computed from it, "
+        f"at most {times} times as probable{also}."
+    )
+
+
+def promised(ledger):
+    """What a ledger promises in one sentence, or that it promises nothing."""
+    epsilon = ledger.epsilon()
+    if not math.isfinite(epsilon):
+        return "No valid proof covers these releases: nothing is promised."
+    unit = "record" if ledger.unit == ONE_RECORD else "unit"
+    return promise(epsilon, ledger.budget.delta, ledger.neighbours, unit)
+
+
 def text(ledger):
     """Lines for people; every number is composed from the entries now.
 
@@ -76,7 +123,7 @@ def text(ledger):
     for number, e in enumerate(entries, start=1):
         lines += [
             f"[{number}] {e.when}  {e.name}: {e.guarantee}",
-            f"    read:      {e.reads}",
+            f"    uses:      {e.reads}",
             f"    mechanism: {e.describe()}",
             f"    proof:     {e.proof}",
             *(f"    note:      {note}" for note in e.notes),
@@ -113,6 +160,7 @@ def _summary(ledger, entries):
         f"record:     {RECORD}",
     ]
     if math.isfinite(proven):
+        lines.insert(1, f"means:      {promised(ledger)}")
         asked = [n for n, e in enumerate(entries, start=1) if e.proof == ASKED]
         but = f" (except those of {asked})" if asked else ""
         uncovered = [words.format(but) for words in _UNCOVERED]

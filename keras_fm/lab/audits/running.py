@@ -7,7 +7,7 @@ from keras_fm import datasets
 from keras_fm.core import event_file
 from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.lab import provenance, script_functions
-from keras_fm.lab.auditing import audit
+from keras_fm.lab.auditing.training_audit import audit
 from keras_fm.lab.engine import files, folder
 
 

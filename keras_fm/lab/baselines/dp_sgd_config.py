@@ -1,6 +1,6 @@
 """Settings of DP-SGD, and the plan that is made of them.
 
-Sampler and accountant are one object (`keras_fm.sampling.SamplingPlan`), so
+Sampler and accountant are one object, a `SamplingPlan` of `keras_fm.kernel`, so
 they cannot disagree.
 """
 

@@ -4,7 +4,7 @@ Settings, plan, guarantee, ledger and report of a classifier trained by
 DP-SGD. `dp_sgd` trains one by tensorflow-privacy, `dp_sgd_jax` by
 jax-privacy, `dp_sgd_opacus` by Opacus; a model that they cannot take is
 trained by the noisy steps of `keras_fm.make_private`, and the report says so.
-Sampler and accountant are one object (`keras_fm.sampling.SamplingPlan`), so
+Sampler and accountant are one object, a `SamplingPlan` of `keras_fm.kernel`, so
 they cannot disagree.
 """
 

@@ -17,12 +17,11 @@ optimal 17.79
 """
 
 from keras_fm.lab.composition.plan import Plan, Stage
-from keras_fm.lab.composition.side_by_side import compose, plot, table
+from keras_fm.lab.composition.side_by_side import compose, table
 
 __all__ = [
     "Plan",
     "Stage",
     "compose",
-    "plot",
     "table",
 ]

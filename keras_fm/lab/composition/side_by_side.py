@@ -85,8 +85,7 @@ def rdp_epsilon(mechanisms, delta):
 
     Example:
 
-    >>> plan = fm.sampling.plan
-    >>> samples = plan(60000, batch_size=1000, steps=1800, delta=1e-5)
+    >>> samples = sampling.plan(60000, batch_size=1000, steps=1800, delta=1e-5)
     >>> round(rdp_epsilon([samples.mechanism(1.0)], 1e-5), 2)
     4.75
     """

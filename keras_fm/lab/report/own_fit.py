@@ -8,11 +8,10 @@ import os
 import re
 import struct
 
-from keras_fm.core import promise, statement_facts
+from keras_fm.core import statement_facts
 from keras_fm.kernel.ledger import strict_json
 from keras_fm.kernel.ledger.ledger import Ledger
-from keras_fm.kernel.ledger.ledger_text import ONE_RECORD
-from keras_fm.kernel.ledger.statement import rounded_up
+from keras_fm.kernel.ledger.statement import promised, rounded_up
 from keras_fm.lab.engine import plot
 from keras_fm.lab.report.page import CLAIMED, PROVEN, Cell, Run, Table, clean
 
@@ -189,17 +188,7 @@ def _run(ledgers, pictures=(), statements=(), setting=(), tables_after=()):
     epsilons = [ledger.epsilon() for ledger in ledgers]
     proven = all(map(math.isfinite, epsilons))
     least = ", ".join(rounded_up(epsilon) for epsilon in epsilons)
-    lead = "No valid proof covers this fit: nothing is promised."
-    if proven:
-        lead = " ".join(
-            promise.sentence(
-                epsilon,
-                one.budget.delta,
-                one.neighbours,
-                "record" if one.unit == ONE_RECORD else "unit",
-            )
-            for epsilon, one in zip(epsilons, ledgers)
-        )
+    lead = " ".join(dict.fromkeys(map(promised, ledgers)))
     facts = []
     for ledger, epsilon in zip(ledgers, epsilons):
         delta = ledger.budget.delta
@@ -242,7 +231,7 @@ def _plan(ledgers):
                 if e.guarantee == "proven" and e.private
                 else CLAIMED
             ),
-            "read": lambda e: Cell(text=e.reads),
+            "uses": lambda e: Cell(text=e.reads),
             "mechanism": lambda e: Cell(text=e.describe()),
             "when": lambda e: Cell(text=e.when[:16].replace("T", " ")),
         },

@@ -13,9 +13,8 @@ import math
 import operator
 import os
 
-from keras_fm.core import promise as promise_lib
 from keras_fm.kernel.ledger import strict_json
-from keras_fm.kernel.ledger.statement import rounded_up
+from keras_fm.kernel.ledger.statement import promise, rounded_up
 from keras_fm.lab.engine import grid
 from keras_fm.lab.report import own_fit
 from keras_fm.lab.report.page import (
@@ -321,11 +320,11 @@ def _comparison_caveats(rows):
     if proven:
         row = proven[len(proven) // 2]
         epsilon = _float(row["proven"])
-        promise = promise_lib.sentence(
+        promised = promise(
             epsilon, _float(row["delta"]) or 0.0, row["neighbours"]
         )
         least = rounded_up(epsilon, 3)
-        found.insert(0, f"A proven epsilon of {least} promises: {promise}")
+        found.insert(0, f"A proven epsilon of {least} promises: {promised}")
     if any(row["method"].startswith(_RIVALS) for row in rows):
         found.append(TUNED)
     return tuple(found)

@@ -54,7 +54,7 @@ class DPMAC(PrivateNetwork):
     `sum_k <coefficient_k, W_k>`, so `compile` takes any optimizer. On several
     devices (`tf.distribute.MirroredStrategy`, or
     `keras.distribution.DataParallel` on JAX) a step is that of one device: sums
-    over the whole batch, noise of one draw (docs/scale.md).
+    over the whole batch, noise of one draw (docs/large_data.md).
 
     With P partitions (layers x orders), the thresholds as units, one record
     more or less moves all sums together by at most sqrt(P) in L2 norm, and a

@@ -114,7 +114,7 @@ def test_a_refused_charge_leaves_no_entry(refused):
     ledger = new()
     ledger.charge([entry(laplace(0.5))])
     for spend in (ledger.check, ledger.charge):
-        with pytest.raises(BudgetExceededError, match="Nothing was read"):
+        with pytest.raises(BudgetExceededError, match="No record was used"):
             spend(refused)
     assert len(ledger.entries) == 1
     assert ledger.epsilon() == 0.5

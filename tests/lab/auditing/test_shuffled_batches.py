@@ -10,7 +10,10 @@ from scipy import special
 import keras_fm as fm
 from keras_fm.kernel.mechanisms import GaussianMechanism, compose_epsilon
 from keras_fm.kernel.reads import sampling
-from keras_fm.lab.auditing import last_weights_epsilon, shuffled_batches_epsilon
+from keras_fm.lab.auditing.shuffled_batches import (
+    last_weights_epsilon,
+    shuffled_batches_epsilon,
+)
 
 pytestmark = pytest.mark.full
 

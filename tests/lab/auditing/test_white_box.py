@@ -21,11 +21,11 @@ from keras_fm.kernel.mechanisms import (
     gaussian_multiplier,
 )
 from keras_fm.kernel.release import calibrate, release
-from keras_fm.lab.auditing import release_epsilon
 from keras_fm.lab.auditing.bounds import coin_run_bound
 from keras_fm.lab.auditing.white_box import (
     log_likelihood_ratio,
     record_difference,
+    release_epsilon,
     releases_epsilon,
 )
 from keras_fm.queries import CrossEntropyQuery, SecondMomentQuery

@@ -34,7 +34,7 @@ def build():
 
 
 def by_hand(model, x, y, ledger):
-    """The loop of docs/scale.md, all in one process."""
+    """The loop of docs/large_data.md, all in one process."""
     objective = model.objective("l2")
 
     def gather(weights):

@@ -15,7 +15,7 @@ from keras_fm.lab.reproduce import facts
 pytestmark = pytest.mark.once
 
 ROOT = Path(__file__).resolve().parents[3]
-PAGE = (ROOT / "docs" / "as_printed.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "paper_differences.md").read_text(encoding="utf-8")
 ROWS = [
     [cell.strip() for cell in line.strip("|").split("|")]
     for line in PAGE.splitlines()
