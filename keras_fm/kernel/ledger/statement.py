@@ -77,10 +77,8 @@ def promise(epsilon, delta, neighbours, unit="record"):
         Neighbours.REPLACE_ONE: f"Replacing any one {unit} by another",
         Neighbours.REPLACE_LABEL: f"Changing the label of any one {unit}",
     }[Neighbours.of(neighbours)]
-    also = ""
-    if delta:
-        chance = math.floor(1 / delta * (1 + _SUMS))
-        also = f", apart from a probability of at most 1 in {chance:,}"
+    chance = math.floor(1 / delta * (1 + _SUMS)) if delta else 0
+    also = f", apart from a probability of at most 1 in {chance:,}"
     factor = math.exp(min(epsilon, 700.0))
     times = rounded_up(factor, 3)
     if 100 <= factor < 1e9:
@@ -89,7 +87,7 @@ def promise(epsilon, delta, neighbours, unit="record"):
         times = f"10^{math.ceil(epsilon / math.log(10)):,}"
     return (
         f"{change} makes a released result, or anything computed from it, "
-        f"at most {times} times as probable{also}."
+        f"at most {times} times as probable{also * bool(chance)}."
     )
 
 
