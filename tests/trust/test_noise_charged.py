@@ -360,10 +360,10 @@ def test_the_noise_of_rounds_on_samples_is_that_of_their_entry(drawn, loss):
 
 def test_the_noise_of_learned_thresholds_is_that_of_their_entry(drawn):
     """The histogram of norms; the steps draw theirs by themselves."""
-    # So much that the counts of 40 records stand out.
+    # So much, and so many, that their counts stand out.
     private = fm.callbacks.PrivateModel(fm.PrivacyBudget(100.0, 1e-5))
     model = coordinates(clip="histogram")
-    model.fit(*nothing(), batch_size=N, callbacks=[private], verbose=0)
+    model.fit(*nothing(10 * N), batch_size=N, callbacks=[private], verbose=0)
     first = private.ledger.entries[0]
     assert [mechanism for mechanism, _ in drawn] == [first.build_mechanism()]
     check_scale(drawn[0][1] / first.build_mechanism().stddev)
