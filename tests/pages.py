@@ -408,7 +408,7 @@ test, x_new, low, high = records((10,), seed=1), x[:3], 0.0, 1.0
         smaller={
             'some("train", 2000), some("test", 400)': 'some("train", 40), '
             'some("test", 20)',
-            "reads=40": "reads=2",
+            "rounds=40": "rounds=2",
         },
         prints=("(epsilon = 7.999", 1),
         needs=(
