@@ -5,6 +5,7 @@ import itertools
 
 import torch
 from opacus import GradSampleModule
+from opacus.accountants.utils import get_noise_multiplier
 from opacus.grad_sample.grad_sample_module_fast_gradient_clipping import (
     GradSampleModuleFastGradientClipping,
 )
@@ -13,6 +14,7 @@ from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping
 from opacus.utils.fast_gradient_clipping_utils import (
     DPLossFastGradientClipping,
 )
+from private_steps import DELTA, EPOCHS, EPSILON, RATE
 from torch import nn
 from torch.nn import functional
 
@@ -132,7 +134,14 @@ def private(network, ghost, batch):
     sgd = torch.optim.SGD(network.parameters(), 0.1)
     loss = nn.CrossEntropyLoss()
     given = {
-        "noise_multiplier": 1.0,
+        # As `make_private_with_epsilon` finds it.
+        "noise_multiplier": get_noise_multiplier(
+            target_epsilon=EPSILON,
+            target_delta=DELTA,
+            sample_rate=RATE,
+            steps=round(EPOCHS / RATE),
+            accountant="prv",
+        ),
         "max_grad_norm": 1.0,
         "expected_batch_size": batch,
     }

@@ -4,7 +4,10 @@ import itertools
 
 import networks
 
-_RATE = 1 / 8  # of Poisson samples
+# What all steps are part of: the search for their noise is measured, too (not
+# tensorflow-privacy's).
+RATE, EPOCHS = 1 / 8, 10  # of Poisson samples
+EPSILON, DELTA = 8.0, 1e-6
 
 
 def records(model, n):
@@ -26,12 +29,12 @@ def keras_steps(method, name, build, batch):
 
     keras.utils.set_random_seed(0)
     plain, network = build(), build()
-    x, y = records(plain, round(batch / _RATE))
+    x, y = records(plain, round(batch / RATE))
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     plain.compile(keras.optimizers.SGD(0.1), loss)
     # As `fit` does: rows in a shuffled order.
     shuffled = np.random.default_rng(2).permutation(len(x))
-    batches = itertools.cycle(np.split(shuffled, round(1 / _RATE)))
+    batches = itertools.cycle(np.split(shuffled, round(1 / RATE)))
 
     def plain_step():
         rows = next(batches)
@@ -84,10 +87,10 @@ def private_steps(network, loss, x, y, batch):
             x,
             y,
             batch_size=batch,
-            epochs=10,
+            epochs=EPOCHS,
             verbose=0,
             callbacks=[
-                fm.callbacks.PrivateModel(epsilon=8.0, delta=1e-6),
+                fm.callbacks.PrivateModel(epsilon=EPSILON, delta=DELTA),
                 Catch(),
             ],
         )
@@ -107,6 +110,7 @@ def jax_privacy_steps(network, loss, x, y, batch):
     import jax
     import jax_privacy
     import numpy as np
+    from jax_privacy import accounting
 
     def of_one(trainable, fixed, x, y):
         logits, _ = network.stateless_call(trainable, fixed, x, training=True)
@@ -120,12 +124,23 @@ def jax_privacy_steps(network, loss, x, y, batch):
         keep_batch_dim=True,
     )
 
+    sigma = accounting.calibrate_noise_multiplier(
+        target_epsilon=EPSILON,
+        target_delta=DELTA,
+        accountant=accounting.DpsgdTrainingAccountant(
+            accounting.PldAccountantConfig()
+        ),
+        batch_sizes=batch,
+        num_updates=round(EPOCHS / RATE),
+        num_samples=len(x),
+    )
+
     @jax.jit
     def update(trainable, fixed, x, y, key):
         sums = clipped(trainable, fixed, x, y)
         keys = jax.random.split(key, len(trainable))
         return [
-            w - 0.1 * (g + jax.random.normal(k, g.shape)) / batch
+            w - 0.1 * (g + sigma * jax.random.normal(k, g.shape)) / batch
             for w, g, k in zip(trainable, sums, keys)
         ]
 
