@@ -3,7 +3,7 @@
     KERAS_BACKEND=tensorflow python benchmarks/labels.py [--out=DIR]
 
 MNIST through the public scattering map (400 dimensions, random projection),
-three draws of each:
+ten draws of each:
 
 * `record`: one read under replace_one, by the default ridge;
 * `label`: one read under replace_label, by the default ridge;
@@ -26,7 +26,7 @@ from results_file import ResultsFile
 
 _OUT = flags.DEFINE_string("out", "docs/results", "Folder of the results.")
 EPSILONS, DELTAS = (0.5, 1.0, 2.0), (1e-5, 0.0)
-DRAWS, UNITS, CLASSES, HELD_OUT = 3, 400, 10, 10_000
+DRAWS, UNITS, CLASSES, HELD_OUT = 10, 400, 10, 10_000
 # What whitening adds to every variance (features have length 1).
 FLOOR = 1e-5
 # Of randomised response, in records.
