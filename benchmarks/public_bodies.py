@@ -6,7 +6,7 @@ The bodies and data of docs/tutorials/images.md and text.md, with all
 records: CIFAR-10 (50,000 images, 10,000 for the test) by EfficientNet-Lite0 at
 96 by 96 pixels, 20 Newsgroups (11,293 posts, 7,528) by MiniLM. Features are
 kept in DIR, which must be yours alone. `PrivateDense` on features of unit norm,
-with one read and with 40 (`fm.Rounds(reads=40)`), and beside it the
+with one read and with 40 (`fm.Rounds(rounds=40)`), and beside it the
 classifier of least squares without privacy on the same features.
 
 Chosen on held-out training records, the last 10,000 images: that the features
@@ -78,7 +78,7 @@ def trained(h, y, scaled, reads, epsilon):
     if reads == 1:
         model.add(fm.layers.PrivateDense(classes))
     else:
-        rounds = fm.Rounds(reads=reads)
+        rounds = fm.Rounds(rounds=reads)
         model.add(
             fm.layers.PrivateDense(classes, use_bias=False, rounds=rounds)
         )

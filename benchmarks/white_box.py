@@ -84,7 +84,7 @@ def reads():
         found = whole_reads.audit_reads(
             GradientReads,
             fm.Rounds(
-                reads=count,
+                rounds=count,
                 batch_size=batch,
                 loss="cross_entropy",
                 whitening=0,
@@ -179,7 +179,7 @@ def faults():
     }
     for rounds, attack in whole:
         of = rounds.batch_size or "all"
-        audits[f"none ({attack}; {rounds.reads} reads of {of})"] = (
+        audits[f"none ({attack}; {rounds.rounds} reads of {of})"] = (
             lambda seed, r=rounds, a=attack: broken_reads.bound(r, a, seed)
         )
     for name, audit in audits.items():

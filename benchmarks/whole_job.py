@@ -149,7 +149,7 @@ def reads(fm, x, y, epsilon):
                 10,
                 use_bias=False,
                 kernel_initializer="zeros",
-                rounds=fm.Rounds(reads=READS),
+                rounds=fm.Rounds(rounds=READS),
             ),
         ]
     )

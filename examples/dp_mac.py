@@ -18,7 +18,7 @@ def main():
     (x, y), (x_test, y_test) = fm.datasets.load("digits")
     for name, rounds in (
         ("one release", None),
-        ("40 rounds", fm.Rounds(reads=40, learning_rate=16.0)),
+        ("40 rounds", fm.Rounds(rounds=40, learning_rate=16.0)),
     ):
         model = keras.Sequential(
             [

@@ -317,14 +317,14 @@ everything_that_was_sent = [
 send_to_the_first = len
 """,
             2: """
-rounds = fm.Rounds(reads=3, clip=0.1, learning_rate=4.0)
+rounds = fm.Rounds(rounds=3, clip=0.1, learning_rate=4.0)
 layer = head(use_bias=False, rounds=rounds).get_layer("head")
 objective = layer.objective()
 mechanism = fm.mechanisms.SampledGaussianMechanism(
     sensitivity=objective.sensitivity("l2", neighbours="add_remove"),
     noise_multiplier=6.0,
     sampling_rate=1.0,
-    steps=rounds.reads,
+    steps=rounds.rounds,
 )
 ledger = fm.Ledger(budget, neighbours="add_remove")
 number_of_records = len(labels)

@@ -40,7 +40,7 @@ GIVEN = {
     "keras_fm.partial_statistics.PartialStatistics": FITTED,
 }
 UNRUN = {
-    "keras_fm.gathered_reads.GatheredReads": "docs/large_data.md runs it",
+    "keras_fm.gathered_rounds.GatheredRounds": "docs/large_data.md runs it",
 }
 
 

@@ -212,9 +212,9 @@ def test_a_wrong_name_is_found():
     assert wrong_name("fm.layers.PrivateDens(10)")
     assert wrong_name("keras_fm.beam.Sum")
     assert not wrong_name("keras_fm.beam.SumStatistics")
-    assert wrong_name("PrivateDense(10, round=fm.Rounds(reads=8))")
+    assert wrong_name("PrivateDense(10, round=fm.Rounds(rounds=8))")
     assert wrong_name("fm.Rounds(read=8)")
-    assert not wrong_name("PrivateDense(10, rounds=fm.Rounds(reads=8), ...)")
+    assert not wrong_name("PrivateDense(10, rounds=fm.Rounds(rounds=8), ...)")
     assert not wrong_name("keras.layers.Dense(10, anything=3)")
 
 

@@ -69,8 +69,8 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
             has none), or `"balanced"`, by counts that a twentieth of a fit's
             budget releases. A rare class is then found; probabilities are
             those of records so weighed.
-        rounds: `None` for one read, or how many reads, or a
-            `keras_fm.Rounds`; a number R stands for `Rounds(reads=R)`. Here
+        rounds: `None` for one release, or how many rounds, or a
+            `keras_fm.Rounds`; a number R stands for `Rounds(rounds=R)`. Here
             its default loss is `"cross_entropy"`, so that a larger epsilon
             makes probabilities better.
         fits: int >= 1, see above.

@@ -244,7 +244,7 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
 
     def _known_of_features(self):
         """Encoded columns are sparse; of what layers make of them nothing is
-        known. Several reads have no use for it."""
+        known. Several rounds have no use for it."""
         if self.columns is None or self.features is not None or self.rounds:
             return {}
         return {"feature_l1_bound": self._table.l1_bound}

@@ -19,8 +19,8 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):
     Args:
         epsilon, delta, bounds, columns, features, fits, evaluation, held_out,
             ledger, neighbours, reproducible_noise: see `PrivateClassifier`.
-        rounds: `None` for one read, or a `keras_fm.Rounds`, or how many
-            reads.
+        rounds: `None` for one release, or a `keras_fm.Rounds`, or how many
+            rounds.
         target_bounds: `(low, high)`, the public range of the numbers to
             predict. Numbers outside count as the nearest, and so do
             predictions. The noise is in proportion to `high - low`.

@@ -38,7 +38,7 @@ from keras_fm.kernel.sums import (
 
 _OF_CLASSES = "crammer_singer"
 # Cross-entropy, until `GradientReads.choose` says which.
-BY_FIRST_READ = "by_first_read"
+BY_FIRST_ROUND = "by_first_round"
 # Of coefficients that are scaled back without losing digits.
 _LARGEST_NORM = 1e250
 # Numbers of records that stay in a processor's cache; multiplications of
@@ -49,7 +49,7 @@ LOSSES = (
     "squared_hinge",
     "crammer_singer",
     "squared_error",
-    BY_FIRST_READ,
+    BY_FIRST_ROUND,
 )
 
 
@@ -71,7 +71,7 @@ class GradientQuery(SumQuery):
             `"crammer_singer"` (`max(0, 1 + max_{m != y} z_m - z_y)^2 / 2`;
             the same for M = 1). Under the last two, records beyond the
             margin fall silent. `"squared_error"`
-            (`sum_m (z_m - t_m)^2 / 2`) is of numbers. `"by_first_read"` is
+            (`sum_m (z_m - t_m)^2 / 2`) is of numbers. `"by_first_round"` is
             the cross-entropy, which reads after the first one may leave for
             `"crammer_singer"`, see `Rounds`.
         grouped: whether the privacy unit is an owner of several records:
@@ -129,7 +129,7 @@ class GradientQuery(SumQuery):
                 f"needs them. Received: target_bounds={self.target_bounds}, "
                 f"loss={self.loss!r}"
             )
-        of_classes = (_OF_CLASSES, BY_FIRST_READ)
+        of_classes = (_OF_CLASSES, BY_FIRST_ROUND)
         if self.independent and self.loss in ("squared_error", *of_classes):
             raise ValueError(
                 "`independent=True` is for labels: their loss is "
@@ -155,7 +155,7 @@ class GradientQuery(SumQuery):
         elif self.independent:
             of = "; every output a label of its own"
         loss = self.loss
-        if loss == BY_FIRST_READ:
+        if loss == BY_FIRST_ROUND:
             loss = f"cross_entropy, or after the first read {_OF_CLASSES},"
         return (
             f"first-order coefficients of the {loss} of an output layer "
@@ -165,16 +165,16 @@ class GradientQuery(SumQuery):
         )
 
     def with_loss(self, loss):
-        """The same query of one of the losses that `"by_first_read"` leaves
+        """The same query of one of the losses that `"by_first_round"` leaves
         open: same shapes, same sensitivity.
 
         Raises:
             ValueError: if the loss of this query is not open.
         """
         open_losses = ("cross_entropy", _OF_CLASSES)
-        if self.loss != BY_FIRST_READ or loss not in open_losses:
+        if self.loss != BY_FIRST_ROUND or loss not in open_losses:
             raise ValueError(
-                f"Of a query with loss={BY_FIRST_READ!r} the loss may be one "
+                f"Of a query with loss={BY_FIRST_ROUND!r} the loss may be one "
                 f"of {open_losses}. Received: loss={loss!r} for {self}"
             )
         return dataclasses.replace(self, loss=loss)
@@ -278,7 +278,7 @@ class GradientQuery(SumQuery):
             return z - targets
         if self.loss == _OF_CLASSES and self.num_outputs > 1:
             return _crammer_singer(z, targets)
-        if self.loss not in ("cross_entropy", BY_FIRST_READ):
+        if self.loss not in ("cross_entropy", BY_FIRST_ROUND):
             signs = 2 * targets - 1
             return -signs * np.maximum(0.0, 1 - signs * z)
         if self.num_outputs == 1 or self.independent:

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable
 
 from keras_fm.heads.cross_entropy import CrossEntropyQuery
-from keras_fm.heads.gradient_query import BY_FIRST_READ
+from keras_fm.heads.gradient_query import BY_FIRST_ROUND
 from keras_fm.heads.squared_error import SquaredErrorQuery
 from keras_fm.kernel.query import QuadraticQuery
 
@@ -36,7 +36,7 @@ HEAD_LOSSES = {
         predicts="classes",
         query=CrossEntropyQuery,
         rounds=(
-            BY_FIRST_READ,
+            BY_FIRST_ROUND,
             "crammer_singer",
             "squared_hinge",
             "cross_entropy",

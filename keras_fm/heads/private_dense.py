@@ -44,7 +44,7 @@ class PrivateDense(ReleasedLayer):
       data loss is then a constant), and at inference it outputs its logits,
       or predictions in the unit of the targets.
       This holds for every later fit, with or without the callback, and for
-      a loaded model. With `rounds` the records are read R times instead, as
+      a loaded model. With `rounds` there are R noisy sums instead, as
       clipped first-order coefficients at the weights of that moment, and
       what is released are the weights they led to; the released objective
       then is the squared distance to these.
@@ -68,15 +68,15 @@ class PrivateDense(ReleasedLayer):
         feature_l1_bound: `None`, or a public bound on the L1 norm of an
             input, too: sqrt(s) C where at most s entries are other than zero
             (s columns of which most are one-hot). It is less noise for a
-            pure epsilon; one read alone.
+            pure epsilon; without `rounds`.
         nonnegative: whether inputs are known to be >= 0; lowers replace_one
             sensitivities, checked at the release.
         clip: whether inputs and numbers outside their bounds are brought
             back at the release instead of refused.
         quadratic_scale: float > 0, how much of the noise A takes (see
             `keras_fm.queries.QuadraticQuery`).
-        rounds: `None` for one read, or a `keras_fm.Rounds` (an int R stands
-            for `Rounds(reads=R)`): R reads within the same budget.
+        rounds: `None` for one release, or a `keras_fm.Rounds` (an int R stands
+            for `Rounds(rounds=R)`): R rounds within the same budget.
         kernel_initializer, bias_initializer: initializers.
         loss: what the targets are: `"cross_entropy"` (classes, or 0 and 1
             for one output), `"binary_cross_entropy"` (every output a label
@@ -89,7 +89,7 @@ class PrivateDense(ReleasedLayer):
             classes that a twentieth of the layer's budget releases. What a
             record adds is multiplied by the weight of its class over the
             largest, after every bound.
-        perturbed_loss: of classes and one read alone: whether a pure epsilon
+        perturbed_loss: of classes and without `rounds`: whether a pure epsilon
             (delta = 0) releases the minimiser of the cross-entropy with a
             noisy linear term in the place of A and S: far less noise, and
             features of all records in memory. Where an owner is the privacy

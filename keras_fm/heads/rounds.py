@@ -1,8 +1,8 @@
-"""Many small reads of one linear layer, and the descent they drive.
+"""Many small releases of one linear layer, and the descent they drive.
 
-One read (`keras_fm.queries.CrossEntropyQuery`) is paid for once and
-used for ever. R reads pay for every step, but each asks only what the current
-weights still get wrong: records that are right already fall silent.
+One release (`keras_fm.queries.CrossEntropyQuery`) is paid for once and
+used for ever. R rounds pay for every step, but each takes only what the current
+weights still get wrong: records that are right already contribute nothing.
 """
 
 import dataclasses
@@ -11,21 +11,21 @@ from functools import partial
 
 import numpy as np
 
-from keras_fm.heads.gradient_query import BY_FIRST_READ, LOSSES
+from keras_fm.heads.gradient_query import BY_FIRST_ROUND, LOSSES
 from keras_fm.kernel import checks
 
-# Standard deviation of a weight from the noise of all reads: accuracy is flat
+# Standard deviation of a weight from the noise of all rounds: accuracy is flat
 # within a factor of two. Chosen on held-out MNIST images.
 _WEIGHT_NOISE = {
     "cross_entropy": 1.0,
-    BY_FIRST_READ: 1.0,
+    BY_FIRST_ROUND: 1.0,
     "squared_hinge": 0.5,
     "crammer_singer": 0.2,
     "squared_error": 0.2,
 }
 # Losses whose minimum is a probability or a mean.
 WHITENED = ("cross_entropy", "squared_error")
-# Of `BY_FIRST_READ`: the square of the mean coefficient's length over the clip
+# Of `BY_FIRST_ROUND`: the square of the mean coefficient's length over the clip
 # above which classes are apart: the first, and the second over m.
 _APART, _APART_OF_ALL = 0.0075, 5.0
 
@@ -35,13 +35,13 @@ class Rounds:
     """Settings of an output layer that learns in R rounds. All are public.
 
     Args:
-        reads: int R >= 1, how often the records are read.
-        batch_size: `None`: every read takes all records; or the expected
-            size of a Poisson sample, each record joining each read with
+        rounds: int R >= 1, how many noisy sums over the records there are.
+        batch_size: `None`: every round takes all records; or the expected
+            size of a Poisson sample, each record joining each round with
             probability `batch_size / n`.
         learning_rate: float > 0, for the mean coefficient (the noisy sum
             over the expected number of records). `None` is a rule from
-            public numbers: the noise of all reads gives every weight a
+            public numbers: the noise of all rounds gives every weight a
             standard deviation of 0.2 (`"crammer_singer"`), 0.5
             (`"squared_hinge"`) or 1 (`"cross_entropy"`). With `whitening` it
             gives logits one of about 1.2, and a rate is never above what the
@@ -52,14 +52,14 @@ class Rounds:
             features and of outputs and the budget: large enough to leave
             probabilities and means what they are, where the noise allows it.
         loss: see `keras_fm.queries.GradientQuery`. `None` is what the
-            output layer predicts: `"by_first_read"` for classes,
+            output layer predicts: `"by_first_round"` for classes,
             `"squared_hinge"` for several labels, `"squared_error"` for
-            numbers. `"by_first_read"` goes on with `"crammer_singer"` where
-            the noisy sum of the first read, of cross-entropy at zero weights,
+            numbers. `"by_first_round"` goes on with `"crammer_singer"` where
+            the noisy sum of the first round, of cross-entropy at zero weights,
             finds the classes well apart (digits), and with `"cross_entropy"`
             elsewhere (photographs). That costs nothing.
         averaging: float in [0, 1): the weights that are kept are the mean
-            of those after the last `averaging * reads` reads (at least the
+            of those after the last `averaging * rounds` rounds (at least the
             last). `None` is a half with `whitening`, else 0.
         whitening: float in [0, 1), the share of the budget that releases the
             second moment of the features first; the rounds then descend in
@@ -73,11 +73,11 @@ class Rounds:
 
     Example:
 
-    >>> Rounds(reads=40, learning_rate=64.0, clip=0.1).batch_size is None
+    >>> Rounds(rounds=40, learning_rate=64.0, clip=0.1).batch_size is None
     True
     """
 
-    reads: int
+    rounds: int
     batch_size: int | None = None
     learning_rate: float | None = None
     momentum: float = 0.8
@@ -90,7 +90,7 @@ class Rounds:
         share = partial(checks.number, at_least=0, below=1)
         checks.fields(
             self,
-            reads=checks.count,
+            rounds=checks.count,
             batch_size=partial(checks.optional, checks.count),
             learning_rate=partial(checks.optional, checks.norm_bound),
             clip=partial(checks.optional, checks.norm_bound),
@@ -121,12 +121,12 @@ class Rounds:
 
     @classmethod
     def of(cls, value):
-        """A `Rounds` from one, its config, or a number of reads."""
+        """A `Rounds` from one, its config, or a number of rounds."""
         if value is None or isinstance(value, cls):
             return value
         if isinstance(value, dict):
             return cls(**value)
-        return cls(reads=value)
+        return cls(rounds=value)
 
     def of_losses(self, losses):
         """These rounds with a loss of an output layer.
@@ -153,8 +153,8 @@ class Rounds:
     def rate(self, stddev, expected, steepest=None, weight_noise=None):
         """The learning rate: `learning_rate`, or the rule for `None`.
 
-        Every read's noise moves a weight by `rate / (1 - momentum)` times
-        itself in the end, so R reads add up to a standard deviation of
+        Every round's noise moves a weight by `rate / (1 - momentum)` times
+        itself in the end, so R rounds add up to a standard deviation of
         `rate / (1 - momentum) * sqrt(R) * stddev / expected`.
 
         Args:
@@ -168,7 +168,7 @@ class Rounds:
         """
         if self.learning_rate is not None:
             return self.learning_rate
-        added = math.sqrt(self.reads) * stddev / (1 - self.momentum)
+        added = math.sqrt(self.rounds) * stddev / (1 - self.momentum)
         wanted = weight_noise
         if wanted is None:
             wanted = _WEIGHT_NOISE[self.loss or "crammer_singer"]
@@ -180,28 +180,28 @@ class Rounds:
 
         Args:
             read: function from weights `(m, M)` to a noisy sum of
-                coefficients `(m, M)`; called `reads` times. One that can
+                coefficients `(m, M)`; called `rounds` times. One that can
                 `choose` a loss is told it after the first call.
             start: `(m, M)`, public.
             expected: what a sum is divided by, the expected number of
-                records of a read.
+                records of a round.
             stddev: standard deviation of the noise on a sum, needed with
                 `learning_rate=None`, see `rate`.
             **known: `steepest` and `weight_noise`, see `rate`.
 
         Returns:
-            `(m, M)` weights: post-processing of the reads alone.
+            `(m, M)` weights: post-processing of the rounds alone.
         """
         weights = np.array(start, dtype=np.float64)
         velocity = np.zeros_like(weights)
         rate = self.rate(stddev, expected, **known)
         choose = getattr(read, "choose", None)
-        if self.loss != BY_FIRST_READ or stddev is None:
+        if self.loss != BY_FIRST_ROUND or stddev is None:
             choose = None
         # 0.07 * 100 is a little more than 7 for a computer.
-        kept = max(1, math.ceil((self.averaging or 0) * self.reads - 1e-9))
+        kept = max(1, math.ceil((self.averaging or 0) * self.rounds - 1e-9))
         mean = np.zeros_like(weights)
-        for step in range(self.reads):
+        for step in range(self.rounds):
             noisy = read(weights)
             if choose is not None and step == 0:
                 loss = self._chosen(noisy, expected, stddev)
@@ -210,12 +210,12 @@ class Rounds:
                 rate = chosen.rate(stddev, expected, **known)
             velocity = self.momentum * velocity + noisy / expected
             weights = weights - rate * velocity
-            if step >= self.reads - kept:
+            if step >= self.rounds - kept:
                 mean += weights / kept
         return mean
 
     def _chosen(self, noisy, expected, stddev):
-        """The loss of the reads after the first: a function of its noisy sum
+        """The loss of the rounds after the first: a function of its noisy sum
         and of public numbers."""
         square = np.sum(np.square(noisy)) - noisy.size * stddev**2
         share = square / (expected * self.clip) ** 2

@@ -180,7 +180,7 @@ class ProvenPlan:
             expected_batch_size=size,
             capacity=n,
             sampling_rate=size / n,
-            steps=rounds.reads,
+            steps=rounds.rounds,
         )
 
     # Refusals ------------------------------------------------------------

@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_fm.kernel.reads.gathered_reads import GatheredReads
+from keras_fm.kernel.reads.gathered_rounds import GatheredRounds
 from keras_fm.kernel.reads.gradient_reads import GradientReads
 from keras_fm.papers.functional_net.expansion_descent import ExpansionDescent
 
@@ -149,7 +149,7 @@ def test_two_processes_learn_in_rounds_as_one(tmp_path):
     model = alone.network()
     start_of = model.augmented_weights()
     objective, arguments = alone.expansions(model)
-    reads = GatheredReads(
+    reads = GatheredRounds(
         objective,
         lambda _: [alone.sums_of_expansions(model, objective, alone.batches())],
         **arguments,

@@ -20,13 +20,13 @@ from keras_fm.heads.rounds import Rounds
 from keras_fm.kernel.ledger.noisy_statistics import Release
 from keras_fm.kernel.mechanisms import NoiseSource, SampledGaussianMechanism
 from keras_fm.kernel.partial_statistics import PartialStatistics
-from keras_fm.kernel.reads.gathered_reads import GatheredReads
+from keras_fm.kernel.reads.gathered_rounds import GatheredRounds
 from keras_fm.kernel.release import calibrate
 from keras_fm.papers.functional_net.expansion_descent import ExpansionDescent
 from keras_fm.queries import GradientQuery
 
 BUDGET = fm.PrivacyBudget(2.0, 1e-5)
-ROUNDS = Rounds(reads=3, clip=0.1, learning_rate=4.0)
+ROUNDS = Rounds(rounds=3, clip=0.1, learning_rate=4.0)
 OBJECTIVE = GradientQuery(
     num_features=64, num_outputs=10, clip=0.1, loss="crammer_singer"
 )
@@ -46,7 +46,7 @@ def gradients():
         sensitivity=OBJECTIVE.sensitivity("l2", neighbours="add_remove"),
         noise_multiplier=6.0,
         sampling_rate=1.0,
-        steps=ROUNDS.reads,
+        steps=ROUNDS.rounds,
     )
     return {
         "mechanism": mechanism,
@@ -76,7 +76,7 @@ def expansions(model):
             neighbours="add_remove",
             share=1 / model.rounds,
         ),
-        "reads": model.rounds,
+        "rounds": model.rounds,
         "ledger": fm.Ledger(BUDGET, neighbours="add_remove"),
         "name": model.name,
         "noise": NoiseSource(0),
@@ -108,7 +108,7 @@ def first(mine, address, out):
                 yield other.recv_bytes()
 
             arguments = gradients()
-            reads = GatheredReads(OBJECTIVE, gather, **arguments)
+            reads = GatheredRounds(OBJECTIVE, gather, **arguments)
             weights = ROUNDS.descend(reads, np.zeros((64, 10)), 400)
             entries = [len(arguments["ledger"].entries)]
 
@@ -120,7 +120,7 @@ def first(mine, address, out):
                 yield sums_of_expansions(model, objective, mine)
                 yield other.recv_bytes()
 
-            reads = GatheredReads(objective, gather, **arguments)
+            reads = GatheredRounds(objective, gather, **arguments)
             path = os.path.join(out, "round.npz")
             for _ in range(model.rounds):
                 made = reads(model.augmented_weights())
@@ -145,7 +145,7 @@ def second(mine, address, out):
             break
         time.sleep(0.05)
     with connection.Client(address) as other:
-        for _ in range(ROUNDS.reads):
+        for _ in range(ROUNDS.rounds):
             weights = np.frombuffer(other.recv_bytes()).reshape(64, 10)
             other.send_bytes(sums_of_gradients(weights, mine).to_bytes())
         model = network()

@@ -130,7 +130,7 @@ def test_columns_are_learned_and_cost_nothing():
     assert model.score(X, Y) > 0.85
     # Rounds of probabilities; other rounds are what they say.
     assert model.model_.layers[-1].rounds.whitening == 0.1
-    margin = Rounds(reads=2, loss="crammer_singer")
+    margin = Rounds(rounds=2, loss="crammer_singer")
     (*_, head) = made(30.0, rounds=margin).fit(X, Y).model_.layers
     assert head.rounds == margin
     assert clone(model).fit(X, Y).get_params()["columns"] == COLUMNS

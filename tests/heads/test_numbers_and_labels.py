@@ -65,7 +65,7 @@ def test_they_are_keras_citizens(make, dtype, tmp_path):
     check_saved(make(), X, tmp_path / "m.keras")
 
 
-@pytest.mark.parametrize("rounds", [None, fm.Rounds(reads=60, clip=0.5)])
+@pytest.mark.parametrize("rounds", [None, fm.Rounds(rounds=60, clip=0.5)])
 def test_it_learns_and_errors_are_in_the_unit_of_the_targets(rounds):
     made = model(rounds=rounds)
     history = made.fit(
@@ -145,7 +145,7 @@ def test_a_release_from_elsewhere():
 
 def test_labels_are_learned_each_by_its_own():
     wanted = 0.5 + np.abs(LABELS.mean(axis=0) - 0.5)
-    for rounds in (None, 40, fm.Rounds(reads=40, loss="cross_entropy")):
+    for rounds in (None, 40, fm.Rounds(rounds=40, loss="cross_entropy")):
         layer = PrivateDense(3, loss="binary_cross_entropy", rounds=rounds)
         made = model(layer=layer, loss=fm.losses.TaylorCrossEntropy())
         callback = private(10.0, (X, LABELS), reproducible_noise=0)

@@ -317,7 +317,7 @@ def test_descent_is_the_plain_loop(momentum, averaging):
     start = np.random.default_rng(3).normal(size=(4, 3))
     kept = start.copy()
     rounds = Rounds(
-        reads=20, learning_rate=2.0, momentum=momentum, averaging=averaging
+        rounds=20, learning_rate=2.0, momentum=momentum, averaging=averaging
     )
     made = rounds.descend(lambda w: gradients(h, y, w, 0.1), start, 60)
     weights, velocity, path = start.copy(), 0, []
@@ -336,7 +336,7 @@ def test_descent_is_the_plain_loop(momentum, averaging):
 def test_how_many_weights_are_averaged(reads, averaging, last):
     """Weights are 1, 2, 3, ...: their mean tells how many they are."""
     rounds = Rounds(
-        reads=reads, learning_rate=1.0, momentum=0.0, averaging=averaging
+        rounds=reads, learning_rate=1.0, momentum=0.0, averaging=averaging
     )
     made = rounds.descend(lambda w: -np.ones((1, 1)), np.zeros((1, 1)), 1)
     assert made[0, 0] == pytest.approx(reads - (last - 1) / 2)
@@ -348,14 +348,14 @@ def test_the_rule_for_the_learning_rate(momentum, loss):
     """Noise alone gives 2000 weights the stated standard deviation, to 5 %
     (its own error is 1.6 %); momentum lacks a few steps at the end."""
     rng = np.random.default_rng(0)
-    rounds = Rounds(reads=400, momentum=momentum, loss=loss, averaging=0)
+    rounds = Rounds(rounds=400, momentum=momentum, loss=loss, averaging=0)
     made = rounds.descend(
         lambda w: rng.normal(size=w.shape) * 30.0, np.zeros((40, 50)), 7, 30.0
     )
     wanted = rounds_lib._WEIGHT_NOISE[loss]
     assert np.std(made) == pytest.approx(wanted, rel=0.05)
     assert rounds.rate(30.0, 7, 1e6) == 1e-6
-    given = Rounds(reads=400, learning_rate=3.0)
+    given = Rounds(rounds=400, learning_rate=3.0)
     assert given.rate(None, 7) == given.rate(30.0, 9) == 3.0
     # The rule with another noise of the weights, which is in proportion.
     one, two = (rounds.rate(30.0, 7, weight_noise=w) for w in (1.0, 2.0))
@@ -365,16 +365,16 @@ def test_the_rule_for_the_learning_rate(momentum, loss):
 
 @pytest.mark.parametrize("loss", rounds_lib.LOSSES)
 def test_losses_with_a_known_curvature_are_whitened(loss):
-    rounds = Rounds(reads=9, loss=loss)
+    rounds = Rounds(rounds=9, loss=loss)
     known = loss in ("cross_entropy", "squared_error")
     assert rounds.whitening == (0.1 if known else 0.0)
     # A threshold by a rule of public numbers, which are not known yet.
     wanted = (None, 0.5) if known else (0.1, 0)
     assert (rounds.clip, rounds.averaging) == wanted
-    plain = Rounds(reads=9, loss=loss, whitening=0)
+    plain = Rounds(rounds=9, loss=loss, whitening=0)
     assert (plain.clip, plain.averaging) == (0.1, 0)
     with pytest.raises(ValueError, match="`whitening`"):
-        Rounds(reads=9, loss=loss, whitening=0.2 if not known else 1.0)
+        Rounds(rounds=9, loss=loss, whitening=0.2 if not known else 1.0)
 
 
 # The loss that the first read decides on -------------------------------------
@@ -390,7 +390,7 @@ def classes(apart, n=4000, m=60, outputs=4):
 
 
 def descended(data, loss, **kwargs):
-    rounds = Rounds(reads=6, loss=loss, clip=0.1, whitening=0, **kwargs)
+    rounds = Rounds(rounds=6, loss=loss, clip=0.1, whitening=0, **kwargs)
     made = objective(60, 4, loss=loss, clip=0.1)
     found = mechanism(6, multiplier=9.0, sensitivity=0.1)
     reads = opened(data, found, made, ledger(9.0), keep=True)
@@ -411,20 +411,20 @@ def descended(data, loss, **kwargs):
 @pytest.mark.parametrize("apart", [9.0, 0.0])
 def test_classes_that_are_apart_have_the_margin_loss(apart):
     data = classes(apart)
-    weights, asked = descended(data, "by_first_read")
+    weights, asked = descended(data, "by_first_round")
     follows = "crammer_singer" if apart else "cross_entropy"
-    assert asked == ["by_first_read"] + 5 * [follows]
+    assert asked == ["by_first_round"] + 5 * [follows]
     entropy, _ = descended(data, "cross_entropy")
     # The first read is one of cross-entropy, with the same noise.
     assert np.array_equal(weights, entropy) == (not apart)
     if apart:
-        rate = Rounds(reads=6, clip=0.1).rate(0.9, 4000)
-        given, _ = descended(data, "by_first_read", learning_rate=rate)
+        rate = Rounds(rounds=6, clip=0.1).rate(0.9, 4000)
+        given, _ = descended(data, "by_first_round", learning_rate=rate)
         np.testing.assert_array_equal(given, weights)
 
 
 def test_the_first_read_decides_by_its_noisy_sum_alone():
-    rounds = Rounds(reads=2, clip=0.1, loss="by_first_read")
+    rounds = Rounds(rounds=2, clip=0.1, loss="by_first_round")
     for m, share, wanted in (
         (800, 0.02, True),
         (800, 0.008, True),
@@ -447,10 +447,10 @@ def test_what_cannot_choose_stays_with_cross_entropy():
     def weights(loss):
         made = objective(60, 4, loss=loss, clip=0.1)
         found = made.check_records(h, y)
-        return Rounds(reads=4, loss=loss, whitening=0).descend(
+        return Rounds(rounds=4, loss=loss, whitening=0).descend(
             lambda w: made.total(*found, w), np.zeros((60, 4)), 4000, 0.9
         )
 
     np.testing.assert_array_equal(
-        weights("by_first_read"), weights("cross_entropy")
+        weights("by_first_round"), weights("cross_entropy")
     )

@@ -28,7 +28,7 @@ def test_without_noise_it_is_keras_sgd_on_clipped_gradients():
         step = gradients(h, y, weights, 0.5) / 60
         gradient = keras.ops.convert_to_tensor(step.astype("float32"))
         optimizer.apply([gradient], [layer.kernel])
-    rounds = Rounds(reads=20, learning_rate=2.0, momentum=0.9)
+    rounds = Rounds(rounds=20, learning_rate=2.0, momentum=0.9)
     query = objective(clip=0.5)
     found = query.check_records(h, y)
     made = rounds.descend(
@@ -81,7 +81,7 @@ def test_dp_sgd_of_a_linear_layer_is_a_special_case(form, batch_size):
         return made.total(*found, weights)
 
     rounds = Rounds(
-        reads=steps,
+        rounds=steps,
         batch_size=batch_size,
         learning_rate=3.0,
         momentum=0.9,
@@ -114,7 +114,7 @@ def test_its_noise_is_that_of_dp_sgd(batch_size):
         [
             keras.Input((4,)),
             fm.layers.PrivateDense(
-                3, rounds=Rounds(reads=30, batch_size=batch_size)
+                3, rounds=Rounds(rounds=30, batch_size=batch_size)
             ),
         ]
     )

@@ -14,7 +14,7 @@ from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.kernel.ledger.ledger import Ledger
 from keras_fm.kernel.mechanisms import NoiseSource
 from keras_fm.kernel.partial_statistics import PartialStatistics
-from keras_fm.kernel.reads.gathered_reads import GatheredReads
+from keras_fm.kernel.reads.gathered_rounds import GatheredRounds
 from keras_fm.kernel.reads.gradient_reads import GradientReads
 from keras_fm.queries import GradientQuery
 
@@ -202,7 +202,7 @@ def test_several_processes_read_the_same_to_the_last_bit():
         lambda: ((h[p], y[p], owners[p]) for p in halves),
         **given(query, silent(1, sensitivity=0.5)),
     )
-    there = GatheredReads(
+    there = GatheredRounds(
         query, gather, **given(query, silent(1, sensitivity=0.5))
     )
     np.testing.assert_array_equal(here(weights), there(weights))

@@ -126,7 +126,7 @@ def test_numbers_that_are_not_whitened_do_not_swing_either():
     """Their curvature is public: a rate beyond one over it never settles."""
     x, *_ = table()
     y = x[:, 0]
-    rounds = fm.Rounds(reads=60, loss="squared_error", whitening=0.0, clip=3.0)
+    rounds = fm.Rounds(rounds=60, loss="squared_error", whitening=0.0, clip=3.0)
     model = fm.estimators.PrivateRegressor(
         1e5, DELTA, bounds=(-1, 1), target_bounds=(-1, 1), rounds=rounds
     ).fit(x, y)
@@ -226,7 +226,7 @@ def private(data, epsilon=50.0, **proven):
 
 
 def head(batch_size=None, units=1):
-    rounds = fm.Rounds(reads=30, loss="cross_entropy", batch_size=batch_size)
+    rounds = fm.Rounds(rounds=30, loss="cross_entropy", batch_size=batch_size)
     model = keras.Sequential(
         [
             keras.Input((5,)),

@@ -53,7 +53,7 @@ def components():
 
 
 def rounds():
-    return model(rounds=fm.Rounds(reads=3))
+    return model(rounds=fm.Rounds(rounds=3))
 
 
 def refused(m, data, match, spent=0, **proven):

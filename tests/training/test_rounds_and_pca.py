@@ -16,9 +16,9 @@ from keras_fm.core.second_moment import SecondMomentRelease
 from keras_fm.heads.gradient_query import WeightsRelease
 
 EPSILON, DELTA, N, D = 3.0, 1e-5, 300, 6
-FULL = fm.Rounds(reads=8, learning_rate=4.0, loss="squared_hinge")
+FULL = fm.Rounds(rounds=8, learning_rate=4.0, loss="squared_hinge")
 POISSON = fm.Rounds(
-    reads=8, batch_size=60, learning_rate=4.0, loss="squared_hinge"
+    rounds=8, batch_size=60, learning_rate=4.0, loss="squared_hinge"
 )
 BOTH = pytest.mark.parametrize("rounds", [FULL, POISSON], ids=["full", "some"])
 pytestmark = [pytest.mark.usefixtures("untraced"), pytest.mark.full]
@@ -193,7 +193,7 @@ def test_binary_labels(rounds, bias):
     keep = y < 2
     x, y = x[keep], y[keep]
     rounds = fm.Rounds(
-        reads=20, batch_size=rounds.batch_size, learning_rate=8.0
+        rounds=20, batch_size=rounds.batch_size, learning_rate=8.0
     )
     m = model(rounds, units=1, use_bias=bias)
     p = private((x, y), epsilon=8.0, seed=0)
@@ -350,7 +350,7 @@ def test_replace_one():
     assert entry.mechanism["sensitivity"] == pytest.approx(2 * FULL.clip)
 
 
-TOO_MANY = fm.Rounds(reads=3, batch_size=N + 1, learning_rate=1.0)
+TOO_MANY = fm.Rounds(rounds=3, batch_size=N + 1, learning_rate=1.0)
 
 
 @pytest.mark.parametrize("pca", [None, {"units": 4}])

@@ -170,7 +170,7 @@ QUERIES = [
     )
 ]
 SETTINGS = [
-    ("rounds", Rounds(reads=40, batch_size=100).config()),
+    ("rounds", Rounds(rounds=40, batch_size=100).config()),
     ("budget", {"epsilon": 1.0, "delta": 1e-5}),
 ]
 # What reads values, valid ones, how many spoiled copies; and of bytes.

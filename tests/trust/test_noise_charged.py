@@ -348,7 +348,7 @@ def test_the_noise_of_labels_alone_is_that_of_its_entry(drawn, delta):
 @pytest.mark.parametrize("loss", [None, "cross_entropy"])
 def test_the_noise_of_rounds_on_samples_is_that_of_their_entry(drawn, loss):
     """Whitened by a release of their own, too."""
-    rounds = fm.Rounds(reads=3, batch_size=20, loss=loss)
+    rounds = fm.Rounds(rounds=3, batch_size=20, loss=loss)
     private = fm.callbacks.PrivateModel(
         fm.PrivacyBudget(4.0, 1e-5), data=(RECORDS, LABELS)
     )

@@ -78,10 +78,10 @@ def audit_reads(
     mechanism = SampledGaussianMechanism(
         sensitivity=objective.sensitivity("l2", neighbours=neighbours),
         noise_multiplier=sampled_noise.noise_multiplier(
-            (rate, rounds.reads), budget, neighbours=neighbours
+            (rate, rounds.rounds), budget, neighbours=neighbours
         ),
         sampling_rate=rate,
-        steps=rounds.reads,
+        steps=rounds.rounds,
     )
     ratios, coins, reaches = [], [], []
     for _ in range(-(-runs // lanes)):
@@ -95,7 +95,7 @@ def audit_reads(
         )
         ratios.append(game.scores[attack])
         coins.append(game.coins)
-        reaches.append(game.reached / rounds.reads)
+        reaches.append(game.reached / rounds.rounds)
     return ObjectiveAudit.of_ratios(
         ledger, ratios, coins, reach=float(np.mean(reaches))
     )

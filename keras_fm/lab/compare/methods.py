@@ -132,7 +132,7 @@ def _one_release(task, seed, training):
 
 def _head_of_rounds(task):
     return PrivateDense(
-        task.classes, use_bias=False, rounds=Rounds(reads=80), name="output"
+        task.classes, use_bias=False, rounds=Rounds(rounds=80), name="output"
     )
 
 

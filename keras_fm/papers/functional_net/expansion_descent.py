@@ -11,7 +11,7 @@ class ExpansionDescent:
     Post-processing of the releases alone, so every process that has them
     comes to the same weights. A fit with `PrivateModel` does this by itself;
     by hand it is for records in several processes
-    (`keras_fm.gathered_reads`).
+    (`keras_fm.gathered_rounds`).
 
     Args:
         model: a `FunctionalNet`, at the public weights it begins with.

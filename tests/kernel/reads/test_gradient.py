@@ -22,7 +22,7 @@ LOSSES = (
     "cross_entropy",
     "squared_hinge",
     "crammer_singer",
-    "by_first_read",
+    "by_first_round",
 )
 TARGETS = (
     *({"loss": name} for name in LOSSES),
@@ -63,7 +63,7 @@ def loss(name, z, y):
     outputs = len(z)
     if name == "crammer_singer" and outputs > 1:
         return max(0, 1 + np.delete(z, y).max() - z[y]) ** 2 / 2
-    if name not in ("cross_entropy", "by_first_read"):
+    if name not in ("cross_entropy", "by_first_round"):
         signs = -np.ones(outputs)
         signs[0 if outputs == 1 else y] = 1 if outputs > 1 or y else -1
         return np.sum(np.maximum(0, 1 - signs * z) ** 2) / 2

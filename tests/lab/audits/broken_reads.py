@@ -88,10 +88,10 @@ def _told(**change):
 
 
 _PLAIN: dict = {"loss": "cross_entropy", "whitening": 0}
-FULL = Rounds(reads=10, **_PLAIN)
-SAMPLED = Rounds(reads=10, batch_size=LANES // 2, **_PLAIN)
+FULL = Rounds(rounds=10, **_PLAIN)
+SAMPLED = Rounds(rounds=10, batch_size=LANES // 2, **_PLAIN)
 # Gradients below the clip, which change from read to read.
-LOOSE = Rounds(reads=4, clip=1.0, **_PLAIN)
+LOOSE = Rounds(rounds=4, clip=1.0, **_PLAIN)
 # Name: the fault, the reads, the attack.
 FAULTS = {
     "noise halved": (halved_noise, FULL, "likelihood"),

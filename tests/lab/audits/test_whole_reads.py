@@ -24,7 +24,7 @@ SEEDS = range(3)
 def audited(neighbours="add_remove", runs=8192, **kwargs):
     return audit_reads(
         GradientReads,
-        Rounds(reads=4, loss="cross_entropy", whitening=0),
+        Rounds(rounds=4, loss="cross_entropy", whitening=0),
         PrivacyBudget(2.0, 1e-2),
         neighbours=neighbours,
         noise=NoiseSource(reproducible_noise=1),

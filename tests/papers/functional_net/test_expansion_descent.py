@@ -7,7 +7,7 @@ import pytest
 import keras_fm as fm
 from keras_fm.kernel.mechanisms import NoiseSource
 from keras_fm.kernel.partial_statistics import PartialStatistics
-from keras_fm.kernel.reads.gathered_reads import GatheredReads
+from keras_fm.kernel.reads.gathered_rounds import GatheredRounds
 from keras_fm.kernel.release import calibrate
 from keras_fm.papers.functional_net.expansion_descent import ExpansionDescent
 
@@ -42,13 +42,13 @@ def by_hand(model, x, y, ledger):
         partial.add(model.factors(x, y))
         return [partial]
 
-    reads = GatheredReads(
+    reads = GatheredRounds(
         objective,
         gather,
         mechanism=calibrate(
             objective, BUDGET, neighbours="add_remove", share=1 / model.rounds
         ),
-        reads=model.rounds,
+        rounds=model.rounds,
         ledger=ledger,
         name=model.name,
         noise=NoiseSource(0),

@@ -1,16 +1,16 @@
-"""Many reads of records that lie in several processes.
+"""Many rounds of records that lie in several processes.
 
-Every read is one pass at given public weights, so its sums can be formed
+Every round is one pass at given public weights, so its sums can be formed
 where the records are: the first process sends the weights out, gets partial
-statistics back, merges them and adds the noise once. All reads are charged
+statistics back, merges them and adds the noise once. All rounds are charged
 together, before the first noise.
 
 Example, in the first process (`ask` sends weights and receives bytes):
 
 ```python
-reads = GatheredReads(query, ask, mechanism=..., ledger=ledger, ...)
-weights = rounds.descend(reads, start, expected=n, stddev=stddev)
-release = reads.finish(weights)
+gathered = GatheredRounds(query, ask, mechanism=..., ledger=ledger, ...)
+weights = rounds.descend(gathered, start, expected=n, stddev=stddev)
+release = gathered.finish(weights)
 ```
 
 In the others, for all weights that arrive:
@@ -30,13 +30,13 @@ from keras_fm.kernel.partial_statistics import PartialStatistics
 from keras_fm.kernel.reads.gradient_reads import PaidReads
 
 
-class GatheredReads(PaidReads):
-    """R reads whose sums are formed elsewhere, paid for together.
+class GatheredRounds(PaidReads):
+    """R rounds whose sums are formed elsewhere, paid for together.
 
     Opening it checks the ledger (a refusal reads nothing). The first call
-    gathers, charges all R reads, and only then draws noise: an invalid
-    record of the first read charges nothing, a later error leaves all
-    charged. Each call is one read.
+    gathers, charges all R rounds, and only then draws noise: an invalid
+    record of the first round charges nothing, a later error leaves all
+    charged. Each call is one round.
 
     The result is, bit for bit before the noise, that of
     `gradient_reads.GradientReads` in one process on the same batches, if it
@@ -51,9 +51,9 @@ class GatheredReads(PaidReads):
             A share that is sent twice is refused.
         mechanism: of a `GradientQuery` a `SampledGaussianMechanism` of
             `sampling_rate` 1 whose `steps` is R (a sample would have to be
-            drawn, secretly, by every process); else what one read is
+            drawn, secretly, by every process); else what one round is
             released with, such as `calibrate(..., share=1 / R)`.
-        reads: int R >= 1; of a `GradientQuery` the mechanism's steps.
+        rounds: int R >= 1; of a `GradientQuery` the mechanism's steps.
         clip: whether records outside their bound were scaled back.
         ledger, name, noise, notes: see `release.release`.
 
@@ -64,11 +64,11 @@ class GatheredReads(PaidReads):
 
     Example:
 
-    >>> reads = GatheredReads(
+    >>> gathered = GatheredRounds(
     ...     query, ask, mechanism=mechanism, ledger=ledger, name="head",
     ...     noise=keras_fm.kernel.mechanisms.NoiseSource(),
     ... )
-    >>> noisy = reads(np.zeros(query.shapes[0]))  # one read, by all
+    >>> noisy = gathered(np.zeros(query.shapes[0]))  # one round, by all
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class GatheredReads(PaidReads):
         ledger,
         name,
         noise,
-        reads=1,
+        rounds=1,
         clip=False,
         notes=(),
     ):
@@ -98,8 +98,8 @@ class GatheredReads(PaidReads):
                 f"Received: {type(mechanism).__name__} for a "
                 f"{type(query).__name__}"
             )
-        reads = mechanism.steps if several else checks.count("reads", reads)
-        names = [f"{name} (round {r + 1} of {reads})" for r in range(reads)]
+        rounds = mechanism.steps if several else checks.count("rounds", rounds)
+        names = [f"{name} (round {r + 1} of {rounds})" for r in range(rounds)]
         self._entries = [
             release_lib.checked_entry(
                 query, mechanism, ledger, each, noise, notes
@@ -107,12 +107,12 @@ class GatheredReads(PaidReads):
             for each in ([name] if several else names)
         ]
         ledger.check(self._entries)
-        super().__init__(query, mechanism, ledger, noise, reads)
+        super().__init__(query, mechanism, ledger, noise, rounds)
         self._gather, self._clip, self._several = gather, clip, several
         self._charged = False
 
     def __call__(self, weights):
-        """One read at `weights`, public.
+        """One round at `weights`, public.
 
         Args:
             weights: `(m, M)`, or of an expansion a list of arrays.

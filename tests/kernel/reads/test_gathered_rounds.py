@@ -12,7 +12,7 @@ from keras_fm.kernel.mechanisms import (
     SampledGaussianMechanism,
 )
 from keras_fm.kernel.partial_statistics import PartialStatistics
-from keras_fm.kernel.reads.gathered_reads import GatheredReads
+from keras_fm.kernel.reads.gathered_rounds import GatheredRounds
 from keras_fm.kernel.reads.gradient_reads import GradientReads
 from keras_fm.kernel.release import calibrate, release_statistics
 from keras_fm.papers.functional_net.expansion_query import (
@@ -71,13 +71,13 @@ def sampled(sensitivity=0.2, sampling_rate=1.0):
     )
 
 
-def arguments(objective=GRADIENT, reads=3, **kwargs):
+def arguments(objective=GRADIENT, rounds=3, **kwargs):
     mechanism = sampled()
     if objective is EXPANSION:
         mechanism = calibrate(
-            objective, BUDGET, neighbours="add_remove", share=1 / reads
+            objective, BUDGET, neighbours="add_remove", share=1 / rounds
         )
-        kwargs.setdefault("reads", reads)
+        kwargs.setdefault("rounds", rounds)
     return {
         "mechanism": mechanism,
         "ledger": Ledger(BUDGET, neighbours="add_remove"),
@@ -144,7 +144,7 @@ def test_one_read_of_several_is_not_released_alone():
 
 def test_they_are_the_reads_of_one_process_bit_for_bit():
     alone = GradientReads(GRADIENT, batches, **arguments())
-    together = GatheredReads(GRADIENT, gather, **arguments())
+    together = GatheredRounds(GRADIENT, gather, **arguments())
     weights = ZERO
     for _ in range(3):
         wanted, found = alone(weights), together(weights)
@@ -165,7 +165,7 @@ def test_all_are_charged_at_once_after_the_first_gathering():
         seen.append(len(ledger.entries))
         return gather(weights)
 
-    reads = GatheredReads(GRADIENT, watched, **arguments(ledger=ledger))
+    reads = GatheredRounds(GRADIENT, watched, **arguments(ledger=ledger))
     assert not ledger.entries
     for _ in range(3):
         reads(ZERO)
@@ -178,15 +178,15 @@ def test_all_are_charged_at_once_after_the_first_gathering():
 
 
 def test_rounds_of_an_expansion_have_an_entry_each():
-    passed = arguments(EXPANSION, reads=2)
-    reads = GatheredReads(EXPANSION, about, **passed)
+    passed = arguments(EXPANSION, rounds=2)
+    reads = GatheredRounds(EXPANSION, about, **passed)
     made = reads(POINT)
     assert type(made) is NetworkExpansionRelease
     names = [entry.name for entry in passed["ledger"].entries]
     assert names == ["head (round 1 of 2)", "head (round 2 of 2)"]
     # All of the budget.
     with pytest.raises(BudgetExceededError):
-        GatheredReads(EXPANSION, about, **passed)
+        GatheredRounds(EXPANSION, about, **passed)
     other = reads(POINT)
     # The same sums under new noise.
     assert (made.vector() != other.vector()).all()
@@ -203,7 +203,7 @@ def test_a_failure_before_the_first_noise_charges_nothing():
         lambda weights: [share(weights, [(np.full((1, 4), np.nan), [0])])],
     ]
     current = []
-    reads = GatheredReads(
+    reads = GatheredRounds(
         GRADIENT, lambda w: current[0](w), **arguments(ledger=ledger)
     )
     for current[:] in [[one] for one in shares]:
@@ -225,14 +225,14 @@ def test_a_refusal_by_budget_gathers_nothing():
             PrivacyBudget(0.1, 1e-5), neighbours="add_remove"
         )
         with pytest.raises(BudgetExceededError):
-            GatheredReads(objective, gather.append, **passed)
+            GatheredRounds(objective, gather.append, **passed)
     # Each round alone would fit.
-    passed = arguments(EXPANSION, reads=4)
+    passed = arguments(EXPANSION, rounds=4)
     passed["mechanism"] = calibrate(
         EXPANSION, BUDGET, neighbours="add_remove", share=0.5
     )
     with pytest.raises(BudgetExceededError):
-        GatheredReads(EXPANSION, asked.append, **passed)
+        GatheredRounds(EXPANSION, asked.append, **passed)
     assert not asked
 
 
@@ -254,13 +254,13 @@ def test_a_refusal_by_budget_gathers_nothing():
             {"mechanism": sampled(sampling_rate=0.5)},
             "`sampling_rate` must be 1",
         ),
-        (EXPANSION, {"reads": 0}, "`reads`"),
+        (EXPANSION, {"rounds": 0}, "`rounds`"),
         (GRADIENT, {"mechanism": sampled(0.1)}, "below the query's"),
     ],
 )
 def test_other_mechanisms_are_refused(objective, kwargs, match):
     with pytest.raises(ValueError, match=match):
-        GatheredReads(objective, gather, **(arguments(objective) | kwargs))
+        GatheredRounds(objective, gather, **(arguments(objective) | kwargs))
 
 
 def test_a_share_that_is_sent_twice_charges_nothing():
@@ -271,7 +271,7 @@ def test_a_share_that_is_sent_twice_charges_nothing():
         return [*found, found[0]]
 
     given = arguments()
-    reads = GatheredReads(GRADIENT, twice, **given)
+    reads = GatheredRounds(GRADIENT, twice, **given)
     with pytest.raises(ValueError, match="would count twice"):
         reads(ZERO)
     assert not given["ledger"].entries
