@@ -301,6 +301,6 @@ def test_what_cannot_be_is_refused_before_a_charge(monkeypatch):
     model = PrivateClassifier(
         ledger=ledger, bounds=(-1, 1), classes=["no", "yes"]
     )
-    with pytest.raises(ValueError, match="More than 100 records"):
+    with pytest.raises(ValueError, match="at most 100 records"):
         model.fit(X, Y)
     assert not ledger.entries
