@@ -102,7 +102,8 @@ class PoissonSamples(keras.utils.PyDataset):
             if is_text(values):
                 batch = np.full(shape, "", values.dtype)
             else:
-                batch = _zeros(shape, values.dtype)
+                batch = _empty(shape, values.dtype)
+                batch[len(rows) :] = 0
             # Rows are there: with "raise" they would be copied once more.
             found = batch[: len(rows)]
             np.take(values, rows, axis=0, out=found, mode="clip")
@@ -234,10 +235,10 @@ def _step(taken, per_epoch, index):
     return step
 
 
-def _zeros(shape, dtype):
-    """Zeros that begin where a backend takes them without a copy."""
+def _empty(shape, dtype):
+    """Memory that begins where a backend takes it without a copy."""
     size = math.prod(shape) * dtype.itemsize
-    held = np.zeros(size + 64, "uint8")
+    held = np.empty(size + 64, "uint8")
     start = -held.ctypes.data % 64
     return held[start : start + size].view(dtype).reshape(shape)
 

@@ -81,19 +81,10 @@ def _normal(sizes, keys, dtype):
     if backend == "jax":
         import jax
 
-        # Large ones each by itself: one vector would be cut apart, which
-        # takes longer. Every draw takes as long to compile as a layer.
-        large = [n for n in sizes if n >= _LARGE]
-        small = [n for n in sizes if n < _LARGE]
-        own = iter(jax.random.split(jax_key(keys[0, 0]), len(large) + 1))
-        flat = jax.random.normal(next(own), (sum(small),), dtype)
-        parts = iter(ops.split(flat, np.cumsum(small).tolist()))
-        return [
-            jax.random.normal(next(own), (n,), dtype)
-            if n >= _LARGE
-            else next(parts)
-            for n in sizes
-        ]
+        # Two numbers of each block of Threefry; otherwise JAX takes one, so
+        # that devices may share the work.
+        with jax.threefry_partitionable(False):
+            return _normal_of_jax(sizes, jax_key(keys[0, 0]), dtype)
     half = -(-sum(sizes) // 2)
     if backend == "tensorflow":
         import tensorflow as tf
@@ -118,6 +109,24 @@ def _normal(sizes, keys, dtype):
     found = [radius * ops.cos(angle), radius * ops.sin(angle)]
     ends = np.cumsum([*sizes, 2 * half - sum(sizes)])[:-1]
     return ops.split(ops.concatenate(found), ends.tolist())[:-1]
+
+
+def _normal_of_jax(sizes, key, dtype):
+    import jax
+
+    # Large ones each by itself: one vector would be cut apart, which takes
+    # longer. Every draw takes as long to compile as a layer.
+    large = [n for n in sizes if n >= _LARGE]
+    small = [n for n in sizes if n < _LARGE]
+    own = iter(jax.random.split(key, len(large) + 1))
+    flat = jax.random.normal(next(own), (sum(small),), dtype)
+    parts = iter(ops.split(flat, np.cumsum(small).tolist()))
+    return [
+        jax.random.normal(next(own), (n,), dtype)
+        if n >= _LARGE
+        else next(parts)
+        for n in sizes
+    ]
 
 
 def jax_key(words):
