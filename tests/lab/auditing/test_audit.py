@@ -17,10 +17,11 @@ from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.kernel.ledger.ledger import Ledger
 from keras_fm.kernel.ledger.ledger_entry import LedgerEntry
 from keras_fm.kernel.mechanisms import GaussianMechanism, gaussian_multiplier
-from keras_fm.lab.auditing import AuditReport, audit
+from keras_fm.lab.auditing import AuditReport
 from keras_fm.lab.auditing.gaussian_bounds import epsilon_of, halved
 from keras_fm.lab.auditing.one_run import one_run_best
 from keras_fm.lab.auditing.report import NO_POWER, NOT_REFUTED, VIOLATED
+from keras_fm.lab.auditing.training_audit import audit
 
 pytestmark = pytest.mark.full
 

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from keras_fm.kernel.budget import PrivacyBudget
-from keras_fm.lab.auditing import audit
 from keras_fm.lab.auditing.gradient_score import gradient_losses
 from keras_fm.lab.auditing.report import NOT_REFUTED, VIOLATED
+from keras_fm.lab.auditing.training_audit import audit
 from keras_fm.layers import PrivateDense
 from keras_fm.papers.batch_standardization import BatchStandardization
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.kernel.mechanisms import gaussian_multiplier
-from keras_fm.lab.auditing import audit
+from keras_fm.lab.auditing.training_audit import audit
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "examples"))
 
