@@ -1,1 +1,1 @@
-"""The five papers, a room each: query, layer, published form, model."""
+"""The five papers, one folder each: query, layer, published form, model."""

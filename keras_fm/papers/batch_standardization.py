@@ -4,9 +4,10 @@ from keras import ops
 
 @keras.saving.register_keras_serializable(package="keras_fm")
 class BatchStandardization(keras.layers.BatchNormalization):
-    """Batch normalisation that uses the batch also when it predicts, as the
-    authors' code does: statistics gathered under noise say nothing of inputs
-    without it. Predict whole test sets in large batches."""
+    """Batch normalisation that also uses the batch's statistics to predict.
+
+    The authors' code does so: statistics of noisy inputs do not fit inputs
+    without noise. Predict whole test sets in large batches."""
 
     def call(self, inputs, training=None, mask=None):
         if keras.backend.backend() == "torch" and self.trainable:
@@ -16,9 +17,9 @@ class BatchStandardization(keras.layers.BatchNormalization):
     def _centred(self, inputs):
         """The inputs minus their mean, which changes no output.
 
-        On PyTorch Keras takes the variance for E[x^2] - E[x]^2. Of a unit
-        that is constant at a large value this is negative by rounding, and
-        the output NaN.
+        On PyTorch, Keras computes the variance as E[x^2] - E[x]^2. If a unit
+        is constant at a large value, rounding makes this negative and the
+        output NaN.
         """
         wide = keras.backend.result_type(inputs.dtype, "float32")
         inputs = ops.cast(inputs, wide)

@@ -1,4 +1,4 @@
-"""What the models of several papers are alike in."""
+"""Base classes and checks that the models of several papers share."""
 
 import dataclasses
 
@@ -20,7 +20,7 @@ class PaperOrCode(PaperSettings):
     """Settings of a paper whose text and authors' code differ.
 
     Args:
-        form: `"paper"` as printed, or `"code"` as the authors' code.
+        form: `"paper"`, as printed, or `"code"`, as in the authors' code.
         noise: `None` (as `form` has it), `"once"` or `"per_step"`.
     """
 
@@ -33,7 +33,7 @@ class PaperOrCode(PaperSettings):
 
     @property
     def is_code(self):
-        """Whether it is the form of the authors' code."""
+        """Whether the form is that of the authors' code."""
         return self.form == "code"
 
     @property
@@ -45,13 +45,13 @@ class PaperOrCode(PaperSettings):
 class PaperModel(keras.Model):
     """A functional model that has a proven and a published form.
 
-    A subclass keeps its arguments in `_arguments`, `"guarantee"` among them
-    as `_form` gives it, and makes its layers of them.
+    A subclass keeps its arguments in `_arguments` and builds its layers from
+    them. The argument `"guarantee"` is kept as `_form` returns it.
     """
 
     # Class of the published form's settings.
     _settings: type
-    # Of the published form, where `guarantee` is given none.
+    # Default `lot` of the published form.
     _lot: str | None = None
 
     @classmethod
@@ -86,16 +86,16 @@ class PaperModel(keras.Model):
         return getattr(self.published_settings, "form", None) == "code"
 
     def guarantee(self, lot=None, **fields):
-        """What `PrivateModel` takes as `guarantee` for this model.
+        """The `guarantee` to pass to `PrivateModel` for this model.
 
         Args:
-            lot: of the published form: the batch size of `fit`, or `"data"`
-                for noise divided by n, which is the auto-encoders' default.
-            **fields: of `keras_fm.Proven` or `keras_fm.Published`.
+            lot: published form only: the batch size of `fit`, or `"data"`
+                to divide noise by n, which is the auto-encoders' default.
+            **fields: arguments of `keras_fm.Proven` or `keras_fm.Published`.
 
         Returns:
-            `Proven`, or `Published` with the authors' noise on the linear
-            coefficients only for `form="code"`.
+            `Proven` or `Published`. With `form="code"`, only the linear
+            coefficients carry noise, as in the authors' code.
         """
         if self._proven:
             return Proven(**fields)
@@ -127,23 +127,25 @@ class PaperModel(keras.Model):
 
 
 class StackView(keras.Model):
-    """The lowest layers of a stack: `fit` on records alone trains the topmost
-    of them, whose reconstruction of what it reads is the output.
+    """The lowest layers of a stack, as a model without labels.
+
+    `fit` on records alone trains the topmost of these layers. The output is
+    that layer's reconstruction of its inputs.
 
     Args:
         encoding_model: functional model from records to the topmost output.
         stack: the stack's layers in it, from the input upwards.
-        part_of: `None`, or the model that this is a part of, which decides
-            its share of the budget.
+        part_of: `None`, or the model that this is a part of. That model
+            decides its share of the budget.
     """
 
-    # Its name.
+    # Name of the whole model's class.
     _whole: str | None = None
 
     def __init__(self, encoding_model, stack, part_of=None, **kwargs):
         super().__init__(**kwargs)
         self.encoding_model = encoding_model
-        # A plain object: the whole is no part of its part.
+        # Hidden from Keras: the whole model must not be tracked as a part.
         self.__dict__["part_of"] = part_of
         self.stack = list(stack)
         self._below = keras.Model(
@@ -153,22 +155,22 @@ class StackView(keras.Model):
         self.built = True
 
     def below(self, inputs):
-        """What the topmost layer reads; the layers under it are fixed."""
+        """Inputs of the topmost layer; the layers below it are fixed."""
         found = self._below(inputs, training=False)
         if isinstance(found, (list, tuple)) and len(found) == 1:
             found = found[0]
-        # They may be trainable in the model it belongs to.
+        # The layers below may be trainable in the whole model.
         return keras.tree.map_structure(ops.stop_gradient, found)
 
     def make_train_function(self, force=False):
         if self.stack[-1].is_released:
-            # Nothing is trained, and what the records give is not shown.
+            # Nothing is trained, and metrics on the records are not shown.
             sealed.seal(self, [])
         super().make_train_function(force=force)
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
-        # The target is known where the loss is; there is nothing to compare
-        # `y_pred` with here.
+        # Only the loss knows the target: there is nothing here to compare
+        # `y_pred` with.
         return self.get_metrics_result()
 
     def encode(self, x):
@@ -183,12 +185,12 @@ class StackView(keras.Model):
 
 
 def flatten():
-    """Of images to vectors, channels last."""
+    """A layer from images to vectors, channels last."""
     return keras.layers.Flatten(data_format="channels_last", name="flatten")
 
 
 def check_labels(y, units):
-    """Refuses labels of a classifier that no class has.
+    """Refuses labels that do not belong to a class.
 
     Args:
         y: array `(n,)`, `(n, 1)` or `(n, units)`.

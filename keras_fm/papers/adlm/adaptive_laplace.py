@@ -27,20 +27,22 @@ class AdaptiveLaplace(PaperModel):
 
     Phan, Wu, Hu and Dou, ICDM 2017. An ordinary functional model: `compile`,
     `fit`, `save`. It trains under a `keras_fm.callbacks.PrivateModel` of the
-    same `guarantee`, or with `unprotected=True` as the non-private truncated
-    twin.
+    same `guarantee`. With `unprotected=True` it is the truncated twin: the
+    same model without noise, and not private.
 
-    * `guarantee="proven"`: public features -> `RelevanceScaling` -> unit
-      norm -> (public random Fourier features -> unit norm) ->
-      `PrivateDense`. `PrivateModel` reads the records three times: a first
-      model, the relevance of its features, and the model that is kept, in
-      features scaled by their relevance.
-    * `guarantee="published"`: Algorithm 1. The first layer's inputs and
-      bias and the coefficients of the loss carry noise while training; every
-      layer is trained on the records. The relevances (step 1) are those of a
-      trained `keras_fm.models.unprotected_twin(model)`, named by
-      `model.guarantee(lot=..., relevance_of=twin)`. The last hidden layer
-      is normalised over the batch, also when predicting, so predictions
+    * `guarantee="proven"`: a proof covers epsilon. The model is public
+      features -> `RelevanceScaling` -> unit norm -> (public random Fourier
+      features -> unit norm) -> `PrivateDense`. `PrivateModel` makes three
+      releases, noisy sums over the records. They give a first model, the
+      relevance of its features, and the model that is kept. The last one
+      uses features scaled by their relevance.
+    * `guarantee="published"`: the paper's Algorithm 1, whose epsilon is
+      claimed, not proven. In training the first layer's inputs and bias and
+      the coefficients of the loss carry noise. Every layer is trained on the
+      records. The relevances (step 1) come from a trained
+      `keras_fm.models.unprotected_twin(model)`: pass it to
+      `model.guarantee(lot=..., relevance_of=twin)`. The last hidden layer is
+      normalised over the batch, also in `predict`. Predictions therefore
       depend on the batch: predict a whole test set in large batches.
 
     Args:
@@ -48,21 +50,21 @@ class AdaptiveLaplace(PaperModel):
         units: int, classes (1 for a binary label).
         guarantee: `"proven"`, `"published"`, or a
             `keras_fm.models.PublishedAdLM`.
-        adaptive: `False` leaves the adaptation out: the proven output layer
-            alone, or ILM (identical noise).
-        hidden: int, units of the dense architecture's layer (published), or
-            random Fourier features above the scaling (proven, 0 for none).
-        features: of the proven form: a name of
+        adaptive: `False` ignores the relevance. Proven: the output layer
+            alone. Published: ILM, the same noise on every feature.
+        hidden: int. Published: units of the dense architecture's layer.
+            Proven: random Fourier features above the scaling, 0 for none.
+        features: proven form only: a name from
             `keras_fm.features.FEATURES`, or a public layer or model from
             records to vectors; `None` flattens.
-        top: of the proven form: `None`, or a public layer or model between
-            the scaled features (unit norm) and the output layer, in the
-            place of `hidden`; its outputs must have L2 norm at most 1.
-        bounds: the public `(low, high)` of the inputs. Proven: they are
+        top: proven form only: `None`, or a public layer or model that
+            replaces `hidden`. It gets the scaled features (unit norm), and
+            its outputs must have L2 norm at most 1.
+        bounds: the public `(low, high)` of the inputs. Proven: inputs are
             first mapped to [-1, 1]; `None` leaves them as they are.
-            Published: mapped to [0, 1], which the claims are for; `None` is
-            `(0, 1)`. Inputs outside are clipped.
-        power: of the proven form: exponent of the relevance, see
+            Published: inputs are mapped to [0, 1], as the claims assume;
+            `None` is `(0, 1)`. Inputs outside are clipped.
+        power: proven form only: exponent of the relevance, see
             `RelevanceScaling`.
         unprotected: `True` for the non-private twin, trained on records
             without noise.
@@ -124,7 +126,7 @@ class AdaptiveLaplace(PaperModel):
         }
         if isinstance(features, str):
             features = features_lib.build(features, tuple(input_shape))
-        # Names only: some backends track layers set as attributes.
+        # Only names: some backends track layers that are set as attributes.
         self._public_names = {
             name: layer.name
             for name, layer in (("features", features), ("top", top))
@@ -139,7 +141,7 @@ class AdaptiveLaplace(PaperModel):
                 made = self._convolutional_layers
             box = NormalizationLayer(bounds or (0.0, 1.0), "linf", name="box")
             layers = [box, *made(guarantee)]
-        # The papers' Delta_F counts the features only: no bias.
+        # No bias: the papers' Delta_F counts only the features.
         head = PrivateDense(
             units,
             use_bias=proven,
@@ -188,19 +190,19 @@ class AdaptiveLaplace(PaperModel):
             return None
         given, positions = self._arguments, settings.feature_map
         if settings.architecture == "mnist" and positions is None:
-            # The authors count positions of the map after pooling.
+            # The authors count the positions of the map after pooling.
             positions = [-(-s // 2) for s in given["input_shape"][:2]]
         return dataclasses.replace(
             settings, adaptive=given["adaptive"], feature_map=positions
         )
 
     def guarantee(self, lot=None, relevance_of=None, **fields):
-        """What `PrivateModel` takes as `guarantee` for this model.
+        """The `guarantee` to pass to `PrivateModel` for this model.
 
         Args:
-            lot: of the published form: the batch size of `fit`.
-            relevance_of: of the published form: a trained unprotected twin.
-            **fields: of `keras_fm.Proven` or `keras_fm.Published`.
+            lot: published form only: the batch size of `fit`.
+            relevance_of: published form only: a trained unprotected twin.
+            **fields: arguments of `keras_fm.Proven` or `keras_fm.Published`.
 
         Returns:
             `Proven` or `Published`.
@@ -212,7 +214,7 @@ class AdaptiveLaplace(PaperModel):
         return super().guarantee(lot, **fields)
 
     def _perturbed(self, kind, *args, **kwargs):
-        """The first layer."""
+        """The first layer, whose inputs carry noise."""
         return kind(
             *args,
             activation="relu",
@@ -223,7 +225,7 @@ class AdaptiveLaplace(PaperModel):
 
     @staticmethod
     def _before_output(settings):
-        """What brings the last hidden layer into the unit cube."""
+        """Layers that bring the last hidden layer into the unit cube."""
         if settings.is_code:
             return [
                 BatchStandardization(momentum=1.0),

@@ -29,30 +29,32 @@ ARCHITECTURES = ("dense", "mnist", "cifar10")
 @keras.saving.register_keras_serializable(package="keras_fm")
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PublishedAdLM(PaperOrCode):
-    """What the published AdLM and ILM need beside their layers.
+    """Settings of the published AdLM and ILM (form, noise, architecture).
 
-    Give it to `keras_fm.models.AdaptiveLaplace(guarantee=...)`, or for a model
-    of your own to `keras_fm.Published(lot=..., settings=...)`.
+    Their epsilon is claimed by the paper, not proven. Pass them to
+    `keras_fm.models.AdaptiveLaplace(guarantee=...)`, or for a model of your
+    own to `keras_fm.Published(lot=..., settings=...)`.
 
     Args:
-        form: `"paper"` as printed (2 |h0| d, noise drawn once; the model has
-            local response normalisation, and min-max normalisation before the
-            output) or `"code"` as the authors' code (positions x patch, noise
-            drawn at every step, perturbed inputs clipped to [-10, 10]; the
-            model has batch normalisation and clipping before the output).
+        form: `"paper"`, as printed: sensitivity 2 |h0| d, noise drawn once;
+            the model has local response normalisation, and min-max
+            normalisation before the output. `"code"`, as the authors' code:
+            sensitivity positions x patch, noise drawn at every step,
+            perturbed inputs clipped to [-10, 10]; the model has batch
+            normalisation, and clipping before the output.
         noise: `None` (as `form` has it), `"once"` or `"per_step"`.
-        adaptive: whether the noise of a feature follows its relevance (AdLM);
-            else every feature has the same scale (ILM).
-        relevance_of: the trained network whose relevance that is, such as
+        adaptive: `True` if the noise of a feature follows its relevance
+            (AdLM), `False` if every feature has the same scale (ILM).
+        relevance_of: the trained network that gives the relevance, such as
             `keras_fm.models.unprotected_twin(model)`; makes `adaptive` true.
             Not saved.
-        feature_map: `None`, or the `(height, width)` that the sensitivity of
-            a convolution counts as positions in the authors' code; the
+        feature_map: `None`, or the `(height, width)` that the authors' code
+            counts as positions in the sensitivity of a convolution. The
             authors count a map after pooling (14 x 14 for MNIST).
-        architecture: of `AdaptiveLaplace`: `"dense"` (one hidden layer),
+        architecture: for `AdaptiveLaplace`: `"dense"` (one hidden layer),
             `"mnist"` (convolutions 5x5x32 and 5x5x64, dense 25) or
             `"cifar10"` (3x3x128, 5x5x128, 5x5x256, dense 30).
-        width: float > 0, multiplies the maps of the convolutional
+        width: float > 0, multiplies the number of maps of the convolutional
             architectures; 1 is the paper's size.
 
     Raises:
@@ -89,8 +91,8 @@ class PublishedAdLM(PaperOrCode):
 def relevance_sensitivity(features, records, *, neighbours):
     """AdLM's Delta_R = 2 d / |D| of the average relevance.
 
-    L1 norm, every record's relevance min-max normalised to [0, 1]^d, as
-    printed (Phan et al. 2017, Lemma 2); half of it for add_remove.
+    It is an L1 norm. Every record's relevance is min-max normalised to
+    [0, 1]^d, as printed (Phan et al. 2017, Lemma 2). Half for add_remove.
 
     Example:
 
@@ -103,8 +105,8 @@ def relevance_sensitivity(features, records, *, neighbours):
 def affine_sensitivity(units, inputs, *, neighbours):
     """AdLM's Delta_h0 = 2 |h0| d for a first layer of `units` and `inputs`.
 
-    L1 norm, inputs in [0, 1]^d, as printed (Phan et al. 2017, Lemma 4);
-    half of it for add_remove.
+    It is an L1 norm, for inputs in [0, 1]^d, as printed (Phan et al. 2017,
+    Lemma 4). Half for add_remove.
 
     Example:
 
@@ -148,7 +150,7 @@ def convolution_sensitivity(
 
 
 def normalised_relevance(relevance):
-    """Each row min-max normalised to [0, 1] (AdLM Eq. 7); a constant row
+    """Each row, min-max normalised to [0, 1] (AdLM Eq. 7). A constant row
     becomes zero."""
     rows = np.asarray(relevance, np.float64)
     low = rows.min(axis=1, keepdims=True)
@@ -162,9 +164,8 @@ def adaptive_epsilons(relevance, epsilon, floor):
     Args:
         relevance: noisy average relevance R, of any shape with d entries.
         epsilon: eps2, the budget of the first layer.
-        floor: float > 0; a smaller |R_j| counts as this much, since a
-            feature with eps_j = 0 would need infinite noise (the authors'
-            code uses 1e-5).
+        floor: float > 0, replaces a smaller |R_j|: a feature with eps_j = 0
+            would need infinite noise. The authors' code uses 1e-5.
 
     Example:
 

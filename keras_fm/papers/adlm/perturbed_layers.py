@@ -18,7 +18,7 @@ from keras_fm.papers.adlm.relevance import layer_wise, pictures
 
 # eps1, eps2, eps3 of the authors' code: 0.075, 0.075, 0.15 of 0.3.
 _ADAPTIVE_SHARES = (0.25, 0.25, 0.5)
-# What the authors' code clips perturbed inputs to.
+# The authors' code clips perturbed inputs to [-10, 10].
 _CLIPPED = 10.0
 # Smallest noisy relevance, so that no noise scale is infinite.
 _FLOOR = 1e-5
@@ -27,8 +27,8 @@ _FLOOR = 1e-5
 class PerturbedInputLayer(ReleasedLayer):
     """A first layer whose inputs and bias are shifted by Laplace noise.
 
-    How the noise is scaled and drawn is said by the `PublishedAdLM` of the
-    callback's `Published`.
+    The `PublishedAdLM` in the callback's `Published` sets the scale of the
+    noise, and how often it is drawn.
 
     Args:
         activation, use_bias, kernel_initializer, bias_initializer: as in
@@ -67,7 +67,7 @@ class PerturbedInputLayer(ReleasedLayer):
         self.use_bias = use_bias
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
-        # As it was perturbed, and what perturbed inputs are clipped to.
+        # Set with the noise. `_clipped` bounds the perturbed inputs.
         self.relevance = self._clipped = None
 
     def _add_weights(self, record_shape, kernel_shape):
@@ -90,22 +90,22 @@ class PerturbedInputLayer(ReleasedLayer):
         raise NotImplementedError
 
     def linear_part(self, x):
-        """What comes before the activation, for layer-wise relevance."""
+        """The output before the activation, for layer-wise relevance."""
         return self.affine(x, self.bias)
 
     def claimed_sensitivity(self, neighbours, settings=None):
-        """The paper's Delta_h0; subclasses say which."""
+        """The paper's Delta_h0, which subclasses give."""
         raise NotImplementedError
 
-    # Published: what it is charged -----------------------------------------
+    # Published: charges ----------------------------------------------------
 
     def published_shares(self, names):
-        """Default shares of a model with this layer, or `None`: equal."""
+        """Default shares of the budget; `None` for equal shares."""
         return _ADAPTIVE_SHARES if len(names) == 3 else None
 
     def claims(self, publishing):
-        """What `guarantee="published"` is charged: for AdLM the relevance
-        (eps1), and the noise on inputs and bias (eps2)."""
+        """Charges of the published form: for AdLM the relevance (eps1), and
+        the noise on inputs and bias (eps2)."""
         settings = publishing.settings(PublishedAdLM)
         per_step = settings.noise_per_step
         how = "drawn again at every step" if per_step else "fixed"
@@ -169,7 +169,7 @@ class PerturbedInputLayer(ReleasedLayer):
         )
 
     def _average_relevance(self, publishing, settings):
-        """The exact normalised average relevance `(d,)`, private, and n."""
+        """The exact normalised average relevance `(d,)` (private), and n."""
         network = settings.relevance_of
         if network is None or publishing.data is None:
             raise ValueError(
@@ -222,21 +222,20 @@ class PerturbedInputLayer(ReleasedLayer):
 class PerturbedAffine(PerturbedInputLayer):
     """Dense first layer whose inputs and bias are shifted by fixed noise.
 
-    The published AdLM / ILM form (Phan et al., ICDM 2017, Algorithm 1): with
-    lots of |L| records,
+    This is the published form of AdLM and ILM (Phan et al., ICDM 2017,
+    Algorithm 1). With lots (batches) of |L| records it computes
 
-        h = activation(W^T (x + noise_x / |L|) + b + noise_b / |L|),
+        h = activation(W^T (x + noise_x / |L|) + b + noise_b / |L|).
 
-    one noise vector for all records, Laplace(Delta_h0 / eps_j) on feature j
-    with Delta_h0 = 2 |h0| d, for inputs in [0, 1]^d. The layer trains under a
-    `keras_fm.callbacks.PrivateModel` with `Published(lot=...)`, whose
-    `settings` are a `keras_fm.models.PublishedAdLM`, and without it refuses
-    to train. At inference, and with `unprotected=True`, it is
-    `keras.layers.Dense`.
+    All records share one noise vector, Laplace(Delta_h0 / eps_j) on feature j
+    with Delta_h0 = 2 |h0| d, for inputs in [0, 1]^d. The layer trains only
+    under a `keras_fm.callbacks.PrivateModel` with `Published(lot=...)`, whose
+    `settings` are a `keras_fm.models.PublishedAdLM`. At inference, and with
+    `unprotected=True`, it works like `keras.layers.Dense`.
 
-    No proof covers one noise vector that all records share, so a proven
-    model refuses this layer: use `keras.layers.Dense(..., trainable=False)`
-    with public weights instead.
+    No proof covers one noise vector that all records share. A proven model
+    therefore refuses this layer: use
+    `keras.layers.Dense(..., trainable=False)` with public weights instead.
 
     Args:
         units: positive int, number of hidden units |h0|.
@@ -284,13 +283,13 @@ class PerturbedAffine(PerturbedInputLayer):
 class PerturbedConv2D(PerturbedInputLayer):
     """Convolutional first layer whose inputs and bias are shifted by noise.
 
-    The convolutional form of `PerturbedAffine` (Phan et al., ICDM 2017): one
-    Laplace(Delta_h0 / eps_j) / |L| value for each input pixel and channel,
-    the same for all records, and one for each filter's bias, for inputs in
-    [0, 1]. The layer trains under a `keras_fm.callbacks.PrivateModel` with
-    `Published(lot=...)`, and without it refuses to train. At inference, and
-    with `unprotected=True`, it is `keras.layers.Conv2D`. A proven model
-    refuses it.
+    The convolutional form of `PerturbedAffine` (Phan et al., ICDM 2017), for
+    inputs in [0, 1]. Each input pixel and channel gets one
+    Laplace(Delta_h0 / eps_j) / |L| value, the same for all records, and each
+    filter's bias gets one too. The layer trains only under a
+    `keras_fm.callbacks.PrivateModel` with `Published(lot=...)`. At inference,
+    and with `unprotected=True`, it works like `keras.layers.Conv2D`. A proven
+    model refuses it.
 
     Args:
         filters: positive int, number of feature maps.

@@ -1,12 +1,12 @@
 """Layer-wise relevance propagation through any Keras model.
 
-The relevance of an output is handed back layer by layer to the inputs that
-made it, in proportion to what each contributed (Bach et al. 2015, Eq. 58,
-the epsilon rule). With biases at zero and a small epsilon what arrives at
-the input sums to the output.
+Each layer hands the relevance of its outputs back to its inputs, in
+proportion to the contribution of each (Bach et al. 2015, Eq. 58, the epsilon
+rule). With zero biases and a small epsilon the relevances of the inputs sum
+to the output.
 
-Relevance of private records is private: it may be looked at, plotted and
-logged only after a release (`keras_fm.layers.RelevanceScaling` with
+Relevance of private records is private. Show, plot or log it only after a
+release, which adds noise (`keras_fm.layers.RelevanceScaling` with
 `keras_fm.callbacks.PrivateModel`).
 """
 
@@ -23,7 +23,7 @@ from keras_fm.per_example.pull_backs import pull_back
 __all__ = ["layer_wise", "plot"]
 _BATCH = 1024
 
-# Elementwise, or a division by what records do not share: the relevance of
+# Elementwise, or a division by a value of the record's own: the relevance of
 # an output entry is that of the same input entry.
 _SAME_ENTRY = (
     keras.layers.Activation,
@@ -51,7 +51,7 @@ _LAST_ACTIVATION = (
     keras.layers.Activation,
     keras.layers.ReLU,
 )
-# Each output entry is one input entry (or the largest of some).
+# Each output entry is one input entry, or the largest of several.
 _SELECTION = (
     keras.layers.Flatten,
     keras.layers.Reshape,
@@ -77,23 +77,23 @@ _LINEAR = (
 def layer_wise(model, x, layer=None, target="prediction", epsilon=1e-6):
     """Relevance of every entry of `x`, or of a layer's input, for one output.
 
-    Rules: Dense, convolutions, average pooling, sums: the epsilon rule.
-    Max pooling: all to the largest entry. Activations, normalisation layers,
-    dropout: unchanged, entry by entry. Shape layers: entries move along. A
-    layer of your own says `relevance_rule = "same_entry"`, or has a method
-    `linear_part(x)`: itself before its activation.
-    A final softmax is left out: the logit's relevance is propagated. Models
-    inside models are entered.
+    Dense, convolutions, average pooling and sums use the epsilon rule. Max
+    pooling gives all relevance to the largest entry. Activations,
+    normalisation layers and dropout leave it unchanged, entry by entry. Shape
+    layers move it with the entries. A layer of your own sets
+    `relevance_rule = "same_entry"`, or has a method `linear_part(x)` that
+    returns its output before the activation. A final softmax is left out: the
+    logit's relevance is propagated. Nested models are propagated through.
 
     Args:
         model: a built functional or sequential Keras model with one input
             and one output of shape `(batch, outputs)`.
         x: array `(n, ...)` of the model's inputs.
         layer: `None` for the relevance of `x`, or the name of a layer (not
-            inside a nested model): the relevance at its input.
-        target: whose relevance: `"prediction"` (each record's largest
+            inside a nested model) for the relevance of its input.
+        target: the output to explain: `"prediction"` (each record's largest
             output) or an int array `(n,)` of outputs.
-        epsilon: float >= 0, stabiliser; it takes a little relevance.
+        epsilon: float >= 0, stabiliser; a little relevance is lost to it.
 
     Returns:
         float32 array of the shape of `x`, or of the layer's input.
@@ -154,7 +154,7 @@ def _ends(model):
 
 
 class _Walk:
-    """One forward pass that keeps every tensor, and the way back."""
+    """One forward pass that keeps every tensor, then the propagation back."""
 
     def __init__(self, model, values):
         self.values = values
@@ -228,7 +228,7 @@ def _back_through(op, tensors, relevance, epsilon):
         )
 
     def share(z):
-        # sign(0) = +1. With epsilon = 0 a zero hands nothing back.
+        # sign(0) = +1. With epsilon = 0 a zero output hands nothing back.
         stabiliser = ops.where(z >= 0, epsilon, -epsilon)
         bottom = z + ops.cast(stabiliser, z.dtype)
         safe = ops.where(bottom == 0, ops.ones_like(bottom), bottom)
@@ -255,7 +255,7 @@ def _is_same_entry(op):
 
 
 def _linear_part(op):
-    """`op` before its activation as a function of its inputs, or `None`."""
+    """`op` without its activation, as a function of its inputs; or `None`."""
     if hasattr(op, "linear_part"):
         return op.linear_part
     if isinstance(op, keras.layers.Dense):
@@ -310,9 +310,9 @@ def _with_bias(z, op):
 def _pull_back(function, tensors, cotangent):
     """Gradients of <function(*tensors), c>, one for each tensor.
 
-    `cotangent` gives c, a constant, from the value.
+    `cotangent` computes the constant c from the value.
     """
-    # Copies: one tensor may enter twice, and each entry has its part.
+    # Copies: if one tensor is passed twice, each place gets its own gradient.
     (value, _), back = pull_back(
         lambda at: (function(*at), None), [ops.copy(t) for t in tensors]
     )
@@ -323,8 +323,8 @@ def plot(relevance, path, title="average relevance (released)"):
     """Writes released relevance as a PNG: a map, or bars for a vector.
 
     Args:
-        relevance: a vector, map, or map with channels (summed), of what is
-            public or released; red speaks for the output, blue against.
+        relevance: a vector, map, or map with channels (summed), public or
+            released. Red raises the output, blue lowers it.
         path: file to write.
         title: heading.
     """
@@ -350,7 +350,7 @@ def plot(relevance, path, title="average relevance (released)"):
 
 
 def pictures(relevance):
-    """What a layer with released relevance has TensorBoard show."""
+    """Pictures of a layer's released relevance for TensorBoard."""
     if relevance is None:
         return {}
     return {"relevance": functools.partial(plot, np.asarray(relevance))}

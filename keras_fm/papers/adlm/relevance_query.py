@@ -1,13 +1,13 @@
 """Average relevance of every feature, as a function of one statistic.
 
-A record's relevance vector r_i (layer-wise relevance of a model that is
-public or an earlier release) is made nonnegative and brought to norm 1, so
-that every record counts the same:
+r_i is the layer-wise relevance of record i in a model that is public or was
+released before. It is made nonnegative and brought to norm 1, so that every
+record counts the same:
 
     sum_i |r_i| / || |r_i| ||.
 
-That sum is all that is read (AdLM step 1 with a norm in the place of the
-min-max normalisation, which bounds no sum better than d). The proofs of the
+A release uses only this sum. AdLM's step 1 has a min-max normalisation in
+place of the norm, which bounds a record's sum only by d. The proofs of the
 sensitivities are in docs/proofs/relevance.md.
 """
 
@@ -32,10 +32,10 @@ class RelevanceQuery(SumQuery):
 
     Args:
         num_features: int d.
-        ball: norm that every record's relevance is brought to 1 in, `"l2"`
-            (for Gaussian noise) or `"l1"` (for Laplace noise).
-        grouped: whether the privacy unit is an owner of several records: an
-            owner's sum is scaled back to norm 1.
+        ball: the norm in which every record's relevance has length 1:
+            `"l2"` (for Gaussian noise) or `"l1"` (for Laplace noise).
+        grouped: `True` if the privacy unit is an owner of several records:
+            an owner's sum is scaled back to norm 1.
 
     Raises:
         ValueError: if an argument is outside its range.
@@ -66,7 +66,7 @@ class RelevanceQuery(SumQuery):
 
     @property
     def reads(self):
-        """What a release of this objective reads, in words."""
+        """Describes in words what a release uses of the records."""
         norm = "L1" if self.ball == "l1" else "L2"
         return (
             f"sum of the records' relevance vectors ({self.num_features}), "
@@ -74,14 +74,14 @@ class RelevanceQuery(SumQuery):
             + ("; each owner's sum scaled back to that" if self.grouped else "")
         )
 
-    # Bound on what one record adds to an entry.
+    # Bound on one record's part of an entry.
     entry_bounds = (1.0,)
 
     def accumulate(self, statistics, relevance, owners=None, clip=False):
-        """Statistics with a batch added.
+        """Adds a batch to the statistics.
 
         Args:
-            statistics: what `zero()` or an earlier call returned.
+            statistics: the result of `zero()` or of an earlier call.
             relevance: `(n, d)`, any sign and length; a row of zeros counts
                 as zero.
             owners: `(n,)` ids, needed if `grouped`: all records of an owner
@@ -110,7 +110,7 @@ class RelevanceQuery(SumQuery):
         )
 
     def normalised(self, relevance):
-        """Rows as they are summed: nonnegative, of norm 1 or 0, float64."""
+        """The rows to sum: nonnegative, of norm 1 or 0, float64."""
         rows = np.abs(np.asarray(relevance, dtype=np.float64))
         checks.shape("Relevance", rows.shape, "records", self.num_features)
         largest = rows.max(axis=1, initial=0.0)
@@ -119,8 +119,8 @@ class RelevanceQuery(SumQuery):
                 "Relevance must be finite: at least one record has a NaN or "
                 "infinite relevance."
             )
-        # First by the largest entry, so that squares neither over- nor
-        # underflow; then inside the ball by more than norms are wrong.
+        # First divide by the largest entry, so that squares neither over- nor
+        # underflow. Then scale below norm 1 by more than the rounding error.
         rows /= np.where(largest > 0, largest, 1.0)[:, None]
         norms = summation.lengths(rows, self.ball)
         norms = np.where(norms > 0, norms, 1.0) * (1 + 1e-14)
@@ -140,8 +140,8 @@ class RelevanceQuery(SumQuery):
         `"l2"`   L2   1          sqrt(2)
         ======== ==== ========== ============
 
-        and 1 for d = 1. docs/proofs/relevance.md, proposition 1: rows of
-        records and sums of owners (`grouped`) lie in the same set.
+        For d = 1 it is 1. Rows of records and sums of owners (`grouped`) lie
+        in the same set: docs/proofs/relevance.md, proposition 1.
 
         Args:
             norm: `"l1"` or `"l2"`.
@@ -169,8 +169,8 @@ class RelevanceQuery(SumQuery):
 
         Args:
             relevance: `(d,)` noisy relevances.
-            floor: smaller ones count as this much (> 0): noise must not
-                make a share zero or negative.
+            floor: > 0, replaces smaller relevances: noise must not make a
+                share zero or negative.
 
         Example:
 
@@ -186,8 +186,8 @@ class RelevanceRelease(Release):
     """A released `RelevanceQuery`: the summed relevance plus noise."""
 
     def shares(self):
-        """beta_j, mean 1, with the noise's standard deviation as floor:
-        a rule from public numbers only.
+        """beta_j, mean 1. The floor is the noise's standard deviation, which
+        is public.
 
         Returns:
             `(d,)` array, all entries greater than 0.

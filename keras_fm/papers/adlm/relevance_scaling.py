@@ -16,25 +16,26 @@ from keras_fm.papers.adlm.relevance_query import RelevanceQuery
 class RelevanceScaling(ReleasedLayer):
     """Scales every feature by its released relevance.
 
-    The proven form of AdLM's "less noise where the relevance is larger":
-    noise of the release is the same in every coordinate, so a feature that
-    takes more of a record's unit norm is read more precisely. The layer
-    multiplies feature j by
+    The proven form of AdLM's "less noise where the relevance is larger". A
+    release (a noisy sum over the records) has the same noise in every
+    coordinate. A feature that takes more of a record's unit norm is therefore
+    measured more precisely. The layer multiplies feature j by
 
         (1 + s (beta_j - 1))^power,   beta_j = d R_j / sum R,
 
-    with R the noisy average relevance and s in [0, 1] how much of the first
-    model is signal and not noise, estimated from its release (1 with
-    `shrink=False`). `keras_fm.callbacks.PrivateModel`
-    releases a first model and its relevance at this layer's input, sets the
-    scales, and then releases the model that is kept; all three are charged.
-    Put `NormalizationLayer` after it: the scaled record must be in the unit
-    ball again. Until then, and without the callback, the scales are 1.
+    with R the noisy average relevance. s in [0, 1] estimates, from the first
+    model's release, how much of that model is signal and not noise (1 with
+    `shrink=False`). `keras_fm.callbacks.PrivateModel` releases a first model
+    and its relevance at this layer's input, and sets the scales. It then
+    releases the model that is kept. All three are charged to the budget.
+    Until the scales are set, and without the callback, they are 1. Put
+    `NormalizationLayer` after the layer: the scaled record must be in the
+    unit ball again.
 
     Args:
         power: number >= 0; 0 changes nothing.
-        shrink: whether shares are drawn towards 1 where the first model is
-            mostly noise, so that its accidents do not rule.
+        shrink: whether the shares beta are moved towards 1 where the first
+            model is mostly noise, so that chance does not decide them.
 
     Input and output shape: `(batch, ...)`, of a known record shape.
 
@@ -56,7 +57,7 @@ class RelevanceScaling(ReleasedLayer):
         super().__init__(**kwargs)
         self.power = checks.nonnegative("power", power)
         self.shrink = bool(shrink)
-        # Shares as released, of one record's shape, once they are.
+        # The released shares in one record's shape; `None` before a release.
         self.relevance = None
 
     def build(self, input_shape):
@@ -89,14 +90,14 @@ class RelevanceScaling(ReleasedLayer):
         return [f"{self.name} (first model)", f"{self.name} (relevance)"]
 
     def default_shares(self, alike):
-        # The model that is kept has the rest, 0.7.
+        # The model that is kept gets the rest, 0.7.
         return [0.2, 0.1]
 
     def public_fact(self):
         return f"scales of layer '{self.name}': from the released relevance"
 
     def planned_releases(self, reading):
-        """A first model of the output layer, and its relevance here."""
+        """A first model of the output layer, and its relevance at this layer."""
         first, second = self.release_names()
         head, ball = reading.top, "l1"
         if reading.ledger.budget.delta > 0:

@@ -8,22 +8,22 @@ from keras_fm.papers.dpa.deep_private_autoencoder import DeepPrivateAutoencoder
 class BehaviorAutoencoder(DeepPrivateAutoencoder):
     """dPAH: prediction of a person's behaviour from a window of records.
 
-    Phan, Wang, Wu and Dou, AAAI 2016. A record is one (user, time) window:
-    the attributes now, those of the N time steps before (self-motivation),
-    the friends' influence `sum psi_t(v, u) / |F_u|` and environmental
-    events; `keras_fm.datasets.HealthNetwork.windows` makes them. The code of
-    the first auto-encoder is
+    Phan, Wang, Wu and Dou, AAAI 2016. A record is one (user, time) window.
+    It holds the attributes now, those of the N time steps before
+    (self-motivation), the friends' influence `sum psi_t(v, u) / |F_u|` and
+    environmental events. `keras_fm.datasets.HealthNetwork.windows` makes such
+    windows. The code of the first auto-encoder is
 
         h_t = sigmoid(W^T x_t + sum_k A_k^T x_{t-k} + eta^T social + ...)
 
-    and its decoder reconstructs the attributes now: the others condition
-    the code. (The paper has one eta for each user; here every unit has its
-    own, and users share them.) The output is one logit: does the behaviour
-    happen?
+    Its decoder reconstructs only the attributes now; the other inputs
+    condition the code. (The paper has one eta for each user; here every unit
+    has its own, and users share them.) The output is one logit: does the
+    behaviour happen?
 
     Args:
-        columns: dict of slices or `(start, stop)` pairs; `"present"` is what
-            is reconstructed.
+        columns: dict of slices or `(start, stop)` pairs; the inputs of
+            `"present"` are reconstructed.
         bounds: public `(low, high)` of the window's features.
         hidden: units of the encoders: `None` is (200, 200) in the published
             form, as printed, and (100,) in the proven one.

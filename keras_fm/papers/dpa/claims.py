@@ -18,14 +18,15 @@ RECONSTRUCTION_REASON = (
 @keras.saving.register_keras_serializable(package="keras_fm")
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PublishedDPA(PaperSettings):
-    """What the published dPA needs beside its layers.
+    """Settings of the published dPA, whose epsilon is claimed, not proven.
 
-    Give it to `keras_fm.models.DeepPrivateAutoencoder(guarantee=...)`, or for
-    a model of your own to `keras_fm.Published(lot=..., settings=...)`.
+    Pass them to `keras_fm.models.DeepPrivateAutoencoder(guarantee=...)`, or
+    for a model of your own to `keras_fm.Published(lot=..., settings=...)`.
 
     Args:
-        noise_on: `"coefficients"` of the reconstruction, as printed, or
-            `"hidden"`, the codes, as in the authors' code.
+        noise_on: `"coefficients"`: noise on the coefficients of the
+            reconstruction, as printed. `"hidden"`: noise on the codes, as in
+            the authors' code.
 
     Raises:
         ValueError: if a value is unknown.
@@ -45,8 +46,8 @@ class PublishedDPA(PaperSettings):
 def reconstruction_sensitivity(visible, units, *, neighbours):
     """Delta = d (b + b^2 / 4) of an auto-encoder's coefficients.
 
-    L1 norm, codes in [0, 1]^b and visible units in [0, 1]^d, as printed (dPA
-    Lemma 2); half of it for add_remove.
+    It is an L1 norm, for codes in [0, 1]^b and visible units in [0, 1]^d, as
+    printed (dPA Lemma 2). Half for add_remove.
 
     Example:
 

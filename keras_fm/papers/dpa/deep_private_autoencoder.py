@@ -22,17 +22,19 @@ class DeepPrivateAutoencoder(PaperModel):
     Phan, Wang, Wu and Dou, AAAI 2016. An ordinary functional model from
     records to logits (or, with `units=None`, to the code): `compile`, `fit`,
     `save`. It trains under a `keras_fm.callbacks.PrivateModel` of the same
-    `guarantee`, or with `unprotected=True` as the non-private twin (TdA).
+    `guarantee`. With `unprotected=True` it is the non-private twin (TdA).
 
-    * `guarantee="proven"`: `fit` with `PrivateModel` releases every
-      auto-encoder, from the input upwards, then the output layer's
-      objective, within one budget; `private.plan(model)` prints all of it
-      before anything is spent. Encoders then are fixed: features that train
-      on records would make every step a new query.
-    * `guarantee="published"`: `pretrain` trains one auto-encoder after the
-      other on the perturbed reconstruction, layers are normalised over the
-      batch between them (Eq. 13), `fit` then trains all layers with noise on
-      the output layer's coefficients (Lemma 3).
+    * `guarantee="proven"`: a proof covers epsilon. `fit` with `PrivateModel`
+      releases every auto-encoder, from the input upwards, then the output
+      layer's objective. A release is a noisy statistic of the records; all
+      of them share one budget. `private.plan(model)` prints the plan before
+      any budget is used. The encoders are fixed after their release: features
+      that train on records would need a new release at every step.
+    * `guarantee="published"`: the paper's algorithm, whose epsilon is
+      claimed, not proven. `pretrain` trains one auto-encoder after the other
+      on the perturbed reconstruction. Between them, layers are normalised
+      over the batch (Eq. 13). `fit` then trains all layers with noise on the
+      output layer's coefficients (Lemma 3).
 
     Args:
         input_shape: shape of one record.
@@ -42,10 +44,10 @@ class DeepPrivateAutoencoder(PaperModel):
         guarantee: `"proven"`, `"published"`, or a
             `keras_fm.models.PublishedDPA`.
         bounds: the public `(low, high)` of the inputs, mapped to [0, 1].
-        input_bound: of the proven form: public L2 bound of a mapped record;
-            `None` for `sqrt(inputs) / 3`, a third of the farthest corner.
-            Longer records are scaled back.
-        source, rounds: of the proven form, see `PrivateEncoder`.
+        input_bound: proven form only: public L2 bound of a mapped record;
+            `None` for `sqrt(inputs) / 3`, a third of the norm of the farthest
+            corner. Longer records are scaled back.
+        source, rounds: proven form only, see `PrivateEncoder`.
         visible: `None`, or `(start, stop)`: the inputs that the first
             auto-encoder reconstructs; the others only condition its code.
         unprotected: `True` for the non-private twin, trained on records
@@ -124,7 +126,7 @@ class DeepPrivateAutoencoder(PaperModel):
             for layer in self._top(units, encoder):
                 outputs = layer(outputs)
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
-        # Plain objects: what Keras tracks it would save once more.
+        # Hidden from Keras, which would save tracked objects a second time.
         self.__dict__["_codes"] = codes
 
     # The stack -----------------------------------------------------------
@@ -195,7 +197,7 @@ class DeepPrivateAutoencoder(PaperModel):
             ]
         head = PrivateDense(
             units,
-            # The paper's Delta_C counts the features only: no bias.
+            # No bias if published: the paper's Delta_C counts only features.
             use_bias=self._proven,
             unprotected=self._arguments["unprotected"],
             name="output",
@@ -213,10 +215,10 @@ class DeepPrivateAutoencoder(PaperModel):
         """The auto-encoder of the first `depth` encoders as a Keras model.
 
         It shares its layers with this model. `compile` it with
-        `PerturbedReconstruction` and `fit` it on records alone; it trains
-        the topmost encoder to reconstruct what that encoder reads. (Its
-        decoder trains too after `encoder.set_pretraining(True)`, which
-        `pretrain` does.)
+        `PerturbedReconstruction` and `fit` it on records alone. It trains
+        the topmost encoder to reconstruct that encoder's inputs. (Its decoder
+        trains too after `encoder.set_pretraining(True)`; `pretrain` calls
+        this.)
 
         Args:
             depth: int, 1 to the number of encoders (the default).
@@ -242,16 +244,16 @@ class DeepPrivateAutoencoder(PaperModel):
     ):
         """Trains one auto-encoder after the other, without labels.
 
-        Proven: releases the moments of every encoder that has none yet and
-        takes its weights from them; `epochs` and `optimizer` are not used.
-        Published and non-private: an ordinary `compile` and `fit` of each
-        `autoencoder(depth)`; the layers below rest.
+        Proven: releases the moments of every encoder that has none yet, and
+        computes its weights from them; `epochs` and `optimizer` are not used.
+        Published and non-private: compiles and fits each
+        `autoencoder(depth)` as usual; the layers below stay fixed.
 
         Args:
-            x: the records, `(n, *input_shape)`; proven: those of `private`.
+            x: the records, `(n, *input_shape)`; proven: `private`'s `data`.
             private: a `PrivateModel`, or `None` for the non-private twin.
             epochs, batch_size, optimizer, verbose: as in `compile`, `fit`.
-            loss: `None` for `PerturbedReconstruction`, or the loss of the
+            loss: `None` for `PerturbedReconstruction`, or a loss for the
                 non-private twin (dA: the exact cross-entropy of logits).
 
         Returns:
@@ -302,16 +304,16 @@ class DeepPrivateAutoencoder(PaperModel):
 class Autoencoder(StackView):
     """Encoders of a `DeepPrivateAutoencoder` with their decoders.
 
-    The output is what the topmost encoder's decoder makes of its code
-    (logits if its form is `"cross_entropy"`); the target of the loss is what
-    that encoder reads, so `fit(x)` needs no labels. The loss is the one
-    metric that is logged. Save the model it belongs to, not this view of it.
+    The output is the topmost encoder's reconstruction of its inputs (logits
+    if its form is `"cross_entropy"`). Those inputs are the target of the
+    loss, so `fit(x)` needs no labels. Only the loss is logged. Save the model
+    that this view belongs to, not the view.
 
     Args:
         encoding_model: functional model from records to the topmost code.
         stack: its `PrivateEncoder` layers, from the input upwards.
-        part_of: `None`, or the model that this is a part of, which decides
-            its share of the budget.
+        part_of: `None`, or the model that this is a part of. That model
+            decides its share of the budget.
     """
 
     _whole = "DeepPrivateAutoencoder"
@@ -336,7 +338,7 @@ class Autoencoder(StackView):
         return self.below(x)[:, start:stop]
 
     def decode(self, code):
-        """From the topmost code down to the first encoder's inputs."""
+        """Decodes the topmost code down to the first encoder's inputs."""
         code = ops.convert_to_tensor(np.asarray(code, "float32"))
         for layer in reversed(self.stack):
             values = layer.decode(code)
@@ -358,7 +360,7 @@ def _scale(encoder):
 
 
 def _centred(encoder, mode, suffix):
-    """Brings codes in [0, 1]^b into the unit ball, by public constants."""
+    """Maps codes in [0, 1]^b into the unit ball, by public constants."""
     scale = _scale(encoder)
     return [
         keras.layers.Rescaling(
@@ -370,6 +372,6 @@ def _centred(encoder, mode, suffix):
 
 def _inverse_centred(encoder, values):
     if encoder.is_published:
-        # Published: normalised by the batch, in the cube's own scale.
+        # Published: the batch normalises codes, which keep the cube's scale.
         return values
     return ops.clip((values / _scale(encoder) + 1) / 2, 0.0, 1.0)

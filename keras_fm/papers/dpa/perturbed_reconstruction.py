@@ -17,13 +17,13 @@ class PerturbedReconstruction(keras.losses.Loss):
       cross-entropy of every visible unit, with logit z and value v in
       [0, 1]: `log 2 + (1/2 - v) z + z^2 / 8` (dPA Eq. 11). It equals the
       form `max(z, 0) - v z + log 2 - |z| / 2 + z^2 / 8` of the authors'
-      code, and misses the exact cross-entropy by at most 0.004886 where
-      |z| <= 1.
+      code. Where |z| <= 1 it differs from the exact cross-entropy by at
+      most 0.004886.
     * `"squared_error"`: `(v - z)^2 / 2`, z the reconstruction itself.
 
-    The loss is what the functional mechanism perturbs; the noise on its
-    coefficients is held by the layer (`keras_fm.layers.PrivateEncoder`) and
-    fixed once by `keras_fm.callbacks.PrivateModel`.
+    The functional mechanism adds noise to the coefficients of this loss. The
+    layer (`keras_fm.layers.PrivateEncoder`) holds that noise;
+    `keras_fm.callbacks.PrivateModel` draws it once.
 
     Args:
         form: see above.

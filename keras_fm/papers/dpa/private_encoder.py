@@ -16,15 +16,15 @@ from keras_fm.papers.dpa.reconstruction import FORMS, ReconstructionQuery
 from keras_fm.preprocessing.pretrained_layer import PretrainedLayer
 
 SOURCES = ("moments", "random")
-# Standard deviation of a unit's logit: nearly linear where every principal
-# direction has its own unit, well into saturation where units mix them.
+# Standard deviation of a unit's logit. It keeps units nearly linear if every
+# principal direction has its own unit, and saturates units that mix them.
 _GAIN = {False: 0.5, True: 4.0}
 # The constant entry beside a code in the unit ball.
 _CODE_CONSTANT = 0.3
-# Made records for each unit that the decoder is fitted to.
+# Synthetic records for each unit, to which the decoder is fitted.
 _FIT_RECORDS = 20
 _FIT_DRAWS = 4096
-# Draws at a time: several arrays of as many rows and all units.
+# Draws at a time: several arrays have this many rows and all units.
 _FIT_BLOCK = 512
 
 
@@ -32,57 +32,57 @@ _FIT_BLOCK = 512
 class PrivateEncoder(PretrainedLayer):
     """One private auto-encoder (dPA): `h = activation(W^T v + b)`.
 
-    The layer outputs the code h; `decode(h)` reconstructs v. It is an
-    ordinary dense auto-encoder until a `keras_fm.callbacks.PrivateModel`
-    acts on it.
+    The layer outputs the code h; `decode(h)` reconstructs v. Until a
+    `keras_fm.callbacks.PrivateModel` uses it, it is an ordinary dense
+    auto-encoder.
 
-    Proven (the default): its weights are functions of a
-    release, never of a record.
+    Proven (the default): its weights are computed from a release (a noisy
+    statistic of the records), never from a record.
 
     * `source="moments"`: the second moment of the inputs is released once.
-      The encoder takes its principal directions, the decoder is the least
-      squares read-out of a Gaussian with the released moments. Both are
-      post-processing, for any number of units.
-    * `source="random"`: the encoder is public and random; the reconstruction
+      The encoder uses its principal directions. The decoder is the least
+      squares fit for a Gaussian with the released moments. Both are
+      post-processing, which uses no more budget, for any number of units.
+    * `source="random"`: the encoder is public and random. The reconstruction
       objective's coefficients A = sum h h^T (shared by all visible units)
-      and S = sum h t^T are released once, the decoder is its minimiser.
+      and S = sum h t^T are released once. The decoder minimises it.
       With `rounds=R` the decoder's transpose becomes the next round's
       encoder (tied weights) and A, S are released again; the share of the
       budget is split. `rounds` > 1 with `source="moments"` releases the
       decoder of the last encoder R - 1 times.
 
-    Published (`guarantee="published"`): the decoder is the encoder's
-    transpose, records drive every step, and fixed Laplace noise is added to
-    the coefficients lambda^(1) and lambda^(2) of the Taylor objective (dPA
-    Eq. 11, Lemma 2), or to every code (the authors' code), see
-    `keras_fm.models.PublishedDPA`. That is claimed, not proven.
+    Published (`guarantee="published"`): the paper's algorithm, whose epsilon
+    is claimed, not proven. The decoder is the encoder's transpose, and every
+    step uses the records. Fixed Laplace noise is added to the coefficients
+    lambda^(1) and lambda^(2) of the Taylor objective (dPA Eq. 11, Lemma 2),
+    or to every code (the authors' code), see `keras_fm.models.PublishedDPA`.
 
     Args:
         units: int b, length of the code.
         activation: `"sigmoid"` or `"linear"`.
         source, rounds: see above.
-        components: of `source="moments"`: `None`, or how many principal
-            directions are kept. With fewer components than units, every unit
-            is a random mixture of all of them with a random offset (features
-            to classify on); with as many, every unit is one direction (the
-            best reconstruction). `None` keeps `units` directions if there
-            are so many inputs, else mixes those above the noise.
+        components: for `source="moments"`: `None`, or the number of principal
+            directions to keep. If it is below `units`, every unit is a random
+            mixture of all directions with a random offset (features to
+            classify on). If it equals `units`, every unit is one direction
+            (the best reconstruction). `None` keeps `units` directions if
+            there are so many inputs, else mixes those above the noise.
         gain: `None`, or the standard deviation of the largest unit's logit.
-        whitening: float in [0, 1/2], of `source="moments"`: a direction with
+        whitening: float in [0, 1/2], for `source="moments"`: a direction with
             released variance s is scaled by `s^-whitening`; 0 keeps the
             proportions of the data, 1/2 makes all variances equal.
         input_bound: public bound C on the L2 norm of `v - centre`.
         centre: public constant subtracted from the inputs.
         bias_feature: `None` (a third of `input_bound`), or the constant
-            entry beside the inputs from which mean and count are read.
-        clip: whether inputs outside the bound are scaled back at a release
-            instead of refused.
+            entry beside the inputs, which gives the released mean and count.
+        clip: whether a release scales inputs outside the bound back, instead
+            of refusing them.
         visible: `None`, or `(start, stop)`, the inputs that are
             reconstructed (others only condition the code, as in dPAH).
         form: `"cross_entropy"` (visible units in [0, 1], the decoder gives
             logits; always in the published form) or `"squared_error"` (the
             decoder gives values).
-        seed: int, public, of random directions.
+        seed: int, public, for random directions.
         guarantee: `"proven"` or `"published"`.
 
     Input shape: `(batch, inputs)`. Output shape: `(batch, units)`.
@@ -181,7 +181,7 @@ class PrivateEncoder(PretrainedLayer):
         start = self._random_encoder() if self.source == "random" else None
         self.kernel = self._weight("kernel", (inputs, self.units), start)
         self.bias = self._weight("bias", (self.units,))
-        # Decoders learn in `Autoencoder` only; elsewhere they are no part of
+        # Decoders learn only in `Autoencoder`. Elsewhere they are not part of
         # the output and would have no gradient.
         self.decoder_kernel = None
         if not self.is_published:
@@ -192,7 +192,7 @@ class PrivateEncoder(PretrainedLayer):
         self.set_pretraining(False)
 
     def set_pretraining(self, value):
-        """Whether the decoder's own weights train with the layer."""
+        """Sets whether the decoder's own weights train with the layer."""
         for weight in (self.decoder_kernel, self.decoder_bias):
             if weight is not None:
                 weight.trainable = value
@@ -229,7 +229,7 @@ class PrivateEncoder(PretrainedLayer):
 
     @property
     def code_scale(self):
-        """Public root mean square that `2 h - 1` hardly exceeds.
+        """Public value that the root mean square of `2 h - 1` hardly exceeds.
 
         `|2 sigmoid(u) - 1| <= min(1, |u| / 2)`, and u has standard deviation
         `gain`.
@@ -268,10 +268,10 @@ class PrivateEncoder(PretrainedLayer):
 
         Args:
             code: `(batch, units)`.
-            logits: with `form="cross_entropy"`, whether logits z are
-                returned (what `PerturbedReconstruction` takes) instead of
-                `1/2 + z/4`, the read-out of the Taylor optimum
-                (`sigmoid(z)` in the published form).
+            logits: with `form="cross_entropy"`: `True` returns logits z, for
+                `PerturbedReconstruction`. `False` returns `1/2 + z/4`, the
+                values at the Taylor optimum (`sigmoid(z)` in the published
+                form).
 
         Returns:
             `(batch, visible)`.
@@ -301,7 +301,7 @@ class PrivateEncoder(PretrainedLayer):
     _compiled_with = '"adam", keras_fm.losses.PerturbedReconstruction()'
 
     def noise_shapes(self, settings):
-        """On lambda^(1) and lambda^(2), or on every code."""
+        """Shapes of the noise on lambda^(1) and lambda^(2), or on a code."""
         units, visible = self.units, self.visible_dim
         if settings.noise_on == "hidden":
             return {"hidden_noise": (units,)}
@@ -329,12 +329,11 @@ class PrivateEncoder(PretrainedLayer):
         return value
 
     def noise_loss(self):
-        """What the noise on lambda^(1) and lambda^(2) adds to the
-        reconstruction: `<N1, W> + sum_j w_j^T N2_j w_j`. `None` without such
-        noise.
+        """The noise on lambda^(1) and lambda^(2) as a term of the loss.
 
-        `keras_fm.models.Autoencoder` adds it to its loss; fine-tuning has no
-        reconstruction, and hence no noise on it.
+        `<N1, W> + sum_j w_j^T N2_j w_j`, or `None` without such noise.
+        `keras_fm.models.Autoencoder` adds it to its loss. Fine-tuning has no
+        reconstruction, hence no noise on it.
         """
         if not self._has_hidden("linear_noise"):
             return None
@@ -359,7 +358,7 @@ class PrivateEncoder(PretrainedLayer):
         return [f"{self.name} ({first})", *rest]
 
     def default_shares(self, alike):
-        # Of the budget, for all encoders of a model together.
+        # 0.3 of the budget goes to all encoders of a model together.
         return [0.3 / alike / self.rounds] * self.rounds
 
     def planned_releases(self, reading):
@@ -368,7 +367,7 @@ class PrivateEncoder(PretrainedLayer):
         start, stop = self.visible_range
         centre, bound = self.centre, self.input_bound
         if self.form == "cross_entropy":
-            # Visible units are probabilities: in the cube about 1/2.
+            # Visible units are probabilities, in the unit cube around 1/2.
             centre, bound = 0.5, (stop - start) ** 0.5 / 2
         moments = SecondMomentQuery(
             num_features=self.input_dim + 1,
@@ -402,7 +401,7 @@ class PrivateEncoder(PretrainedLayer):
             try:
                 yield from read_codes()
             except BaseException:
-                # The decoder belongs to the encoder before.
+                # This decoder belongs to the previous encoder.
                 self.set_weights(before)
                 raise
 
@@ -443,15 +442,15 @@ class PrivateEncoder(PretrainedLayer):
         return [step(i, name) for i, name in enumerate(self.release_names())]
 
     def augment(self, inputs):
-        """`[v - centre; c]`, what the second moment is taken of; NumPy."""
+        """`[v - centre; c]`, whose second moment is released; NumPy."""
         inputs = columns.floats(inputs)
         centred = inputs - np.asarray(self.centre, inputs.dtype)
         constant = np.full((len(inputs), 1), self.bias_feature, inputs.dtype)
         return np.concatenate([centred, constant], axis=1)
 
     def code_features(self, code):
-        """Codes in the unit ball and a constant entry, what A of the
-        decoder's objective is taken of; NumPy `(n, b)` to `(n, b + 1)`."""
+        """Codes in the unit ball with a constant entry: the features h in A
+        of the decoder's objective; NumPy `(n, b)` to `(n, b + 1)`."""
         slope, offset = self._code_map()
         code = np.asarray(code, np.float64) * slope + offset
         code = bounds_lib.project_to_ball(code, 1.0, clip=True)
@@ -459,7 +458,7 @@ class PrivateEncoder(PretrainedLayer):
         return np.concatenate([code, constant], axis=1)
 
     def _code_map(self):
-        """Slope and offset that bring a code to a norm of about 1."""
+        """Slope and offset that scale a code to a norm of about 1."""
         scale = self.code_scale * math.sqrt(self.units)
         if self.activation == "sigmoid":
             return 2 / scale, -1 / scale
@@ -471,13 +470,13 @@ class PrivateEncoder(PretrainedLayer):
         return math.hypot(1.0, _CODE_CONSTANT)
 
     def set_principal(self, mean, directions, variances, above_noise):
-        """Encoder and decoder from released moments.
+        """Sets encoder and decoder from released moments.
 
         Args:
             mean: `(inputs,)`, of `v - centre`.
             directions: orthonormal columns `(inputs, k)`.
             variances: `(k,)`, positive, descending.
-            above_noise: int, how many variances are above the noise.
+            above_noise: int, number of variances above the noise.
         """
         mixed = self._is_mixed(self.input_dim)
         keep = self.components or min(self.units, self.input_dim)
@@ -500,8 +499,9 @@ class PrivateEncoder(PretrainedLayer):
         kernel = directions @ mixing
         self.kernel.assign(kernel)
         self.bias.assign(offset - mean @ kernel)
-        # The decoder: least squares on a Gaussian with these moments, in the
-        # principal coordinates, by normal equations: a few draws at a time.
+        # The decoder is fitted by least squares to draws from a Gaussian with
+        # these moments, in principal coordinates. Normal equations allow a
+        # few draws at a time.
         draws = max(_FIT_DRAWS, _FIT_RECORDS * self.units)
         squares = np.zeros((self.units + 1, self.units + 1))
         products = np.zeros((self.units + 1, keep))
@@ -514,7 +514,7 @@ class PrivateEncoder(PretrainedLayer):
             rows = np.concatenate([code, np.ones((count, 1))], axis=1)
             squares += rows.T @ rows
             products += rows.T @ scores
-        # Of singular values 1e-6 apart.
+        # Normal equations square singular values: 1e-6 of the largest.
         solution = np.linalg.lstsq(squares, products, rcond=1e-12)[0]
         start, stop = self.visible_range
         read_out = solution @ directions[start:stop].T
@@ -522,11 +522,11 @@ class PrivateEncoder(PretrainedLayer):
         self._set_decoder(read_out[:-1], read_out[-1])
 
     def set_decoder(self, minimiser, centre):
-        """The decoder from the minimiser of a released objective.
+        """Sets the decoder from the minimiser of a released objective.
 
         Args:
-            minimiser: `(units + 1, visible)` weights of `code_features` such
-                that they predict `v - centre`.
+            minimiser: `(units + 1, visible)` weights with which
+                `code_features` predict `v - centre`.
             centre: the objective's centre.
         """
         weights, constant = minimiser[:-1], minimiser[-1] * _CODE_CONSTANT
@@ -542,13 +542,13 @@ class PrivateEncoder(PretrainedLayer):
         self.decoder_bias.assign(values)
 
     def reset_encoder(self):
-        """Back to the public random encoder of `source="random"`."""
+        """Restores the public random encoder of `source="random"`."""
         self.kernel.assign(self._random_encoder())
         self.bias.assign(np.zeros(self.units))
 
     def tie_encoder(self):
-        """The next round's encoder: the decoder's transpose, scaled so that
-        a record at its bound, along a direction, gets logit `4 gain`."""
+        """Sets the next round's encoder: the decoder's transpose, scaled so
+        that a record at its bound, along a direction, gets logit `4 gain`."""
         kernel = ops.convert_to_numpy(self.decoder_kernel).T.astype(np.float64)
         lengths = np.linalg.norm(kernel, axis=0)
         kernel = kernel / np.where(lengths > 0, lengths, 1.0)

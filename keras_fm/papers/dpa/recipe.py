@@ -16,15 +16,15 @@ def network(inputs, classes, units, **architecture):
 
 
 def published(training, model, data, loss=None):
-    """As printed: pre-trained, then fine-tuned. Without an epsilon the model
-    must be without noise.
+    """Trains as printed: pre-trains, then fine-tunes. Without an epsilon the
+    model must have no noise.
 
     Args:
         training: a `Training` of the laboratory.
         model: a `DeepPrivateAutoencoder` or a `BehaviorAutoencoder`.
         data: `(x, y)`.
-        loss: `None` for the truncated ones, or a function that gives the
-            exact loss of both trainings.
+        loss: `None` for the truncated losses, or a function that makes the
+            exact loss for pre-training and fine-tuning.
     """
     private = None
     if training.epsilon is not None:
@@ -34,8 +34,8 @@ def published(training, model, data, loss=None):
 
 
 def released_encoder(inputs, classes, units, **head):
-    """An encoder from released moments in the place of a random affine layer;
-    with no units one that keeps all directions."""
+    """A network with an encoder from released moments in place of a random
+    affine layer. Without `units` it keeps all directions."""
     encoder = PrivateEncoder(inputs[0], whitening=0.5)
     if units:
         encoder = PrivateEncoder(min(units, inputs[0]))

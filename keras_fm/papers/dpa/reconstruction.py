@@ -1,14 +1,15 @@
 """Reconstruction error of an auto-encoder's decoder, by two statistics.
 
-For a record v with d visible units, features h of it (a public or released
-encoder) and a decoder z = V^T h, summed over records and visible units,
+A record v has d visible units. A public or released encoder gives its
+features h, and a decoder gives z = V^T h. Both errors, summed over records
+and visible units,
 
     cross_entropy:  sum [log 2 + (1/2 - v_j) z_j + z_j^2 / 8]   (dPA Eq. 11)
     squared_error:  sum (v_j - c - z_j)^2 / 2
 
-are both quadratic in V: <-S, V> + k tr(V^T A V) and a constant, with
+are quadratic in V: <-S, V> + k tr(V^T A V) and a constant, with
 A = sum h h^T, S = sum h t^T, t = v - c and k = 1/8 (c = 1/2) or k = 1/2.
-A serves all d outputs: it is released once, not d times.
+All d outputs share A: it is released once, not d times.
 
 The proofs of the sensitivities are in docs/proofs/reconstruction.md.
 """
@@ -98,7 +99,7 @@ class ReconstructionQuery(QuadraticObjective, QuadraticQuery):
 
     @property
     def reads(self):
-        """What a release of this objective reads, in words."""
+        """Describes in words what a release uses of the records."""
         return self._reads(
             f"t = v - {self.centre:g}, ||t||_2 <= {self.visible_bound:g}"
         )

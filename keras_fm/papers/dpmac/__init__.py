@@ -1,1 +1,1 @@
-"""DP-MAC: the method of auxiliary coordinates, with noisy coefficients."""
+"""DP-MAC: the method of auxiliary coordinates with noisy coefficients."""

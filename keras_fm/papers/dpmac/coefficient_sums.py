@@ -1,9 +1,9 @@
 """Sums of per-record coefficients, each record clipped on its own.
 
-A record's coefficients of one layer and one order have a Frobenius norm that
-is known before they are, and with those of every layer so has the whole
-record: they are scaled to at most a threshold by a factor per record, and only
-their sum is made.
+The Frobenius norm of a record's coefficients of one layer and one order
+follows from their factors. A factor per record scales them to at most a
+threshold. Only the sum over records is ever formed, never the coefficients of
+one record.
 """
 
 import math
@@ -18,8 +18,8 @@ _TINY = 1e-30
 
 
 def norms(stage, meeting):
-    """`(n,)` norms of the first-order coefficients. Of a record whose inputs
-    or derivatives are no numbers it is none."""
+    """`(n,)` norms of the first-order coefficients. A record whose inputs or
+    derivatives are not numbers has a norm that is not a number."""
     return ops.sqrt(stage.map.squared_norm(meeting.inputs, meeting.delta))
 
 
@@ -30,12 +30,12 @@ def second_norms(stage, meeting):
 
 
 def factors(lengths, weights, threshold):
-    """`(n,)` scale of every record, and whether it is counted at all.
+    """`(n,)` scale of every record, and whether the record is counted.
 
     Args:
-        lengths: `(n,)`, before clipping.
-        weights: `(n,)`.
-        threshold: float, or `None`: no clipping.
+        lengths: `(n,)` norms before clipping.
+        weights: `(n,)` weights of records.
+        threshold: float, or `None` for no clipping.
     """
     if threshold is None:
         return weights, weights != 0
@@ -74,7 +74,7 @@ def second_order(stage, meeting, weights, threshold):
     )
     inputs, curved = stage.map.augmented(inputs), scaled(curved, scale)
 
-    # One unit at a time: batch x m is the largest there is.
+    # One unit at a time: the largest array is then batch x m.
     def of_unit(column):
         weighted = inputs * ops.expand_dims(column, 1)
         return ops.matmul(ops.transpose(weighted), inputs)
@@ -83,10 +83,10 @@ def second_order(stage, meeting, weights, threshold):
 
 
 def newton_direction(first, second, noise, damping):
-    """`(C_h + ridge)^-1 b_h` for every unit, C_h projected to the positive
-    semi-definite matrices: what a step of rate 1 takes off the weights.
+    """`(C_h + ridge)^-1 b_h` for every unit: a step of rate 1 subtracts it.
 
-    The ridge is `damping` and half the spectral edge of the noise on C_h.
+    C_h is projected to the positive semi-definite matrices. The ridge is
+    `damping` plus half the spectral edge of the noise on C_h.
 
     Args:
         first: list `[kernel]` or `[kernel, bias]`, the b_h in columns.
@@ -101,11 +101,11 @@ def newton_direction(first, second, noise, damping):
     if len(first) > 1:
         columns = ops.concatenate([columns, ops.expand_dims(first[1], 0)])
     size = columns.shape[0]
-    # TensorFlow ends the program where there is no decomposition.
+    # TensorFlow ends the program if a decomposition does not exist.
     finite = ops.all(ops.isfinite(second))
     second = ops.where(finite, second, ops.zeros_like(second))
-    # One matrix at a time: on a CPU, JAX shares a stack of them among threads
-    # that its other steps may hold, and then waits for ever.
+    # One matrix at a time: on a CPU, JAX splits a stack among threads that its
+    # other steps may hold, and then waits for ever.
     values, vectors = ops.map(ops.linalg.eigh, second)
     values = ops.maximum(values, 0.0)
     ridge = damping + noise * math.sqrt(2 * size) / 2

@@ -1,18 +1,19 @@
 """One training step by auxiliary coordinates, up to per-record coefficients.
 
 Every record n has its own copy z_k of the outputs of each hidden layer k, the
-auxiliary coordinates, and its own objective
+auxiliary coordinates. It has its own objective
 
     E_n = loss(a_K, y_n) + penalty / 2 sum_{k < K} ||z_k - f_k(a_k)||^2,
 
 with a_k the affine outputs of layer k on z_{k-1} (z_0 are its features). The
-coordinates are moved first, weights fixed (Z-steps: nothing is shared, so
-nothing is released); given them, E_n is a sum over layers, and the weights of
-layer k meet record n only through a_k:
+coordinates are moved first, with fixed weights (Z-steps). Each record keeps
+its coordinates to itself, so nothing is released. Given the coordinates, E_n
+is a sum over layers. The weights of layer k enter E_n only through a_k:
 
     d E_n / d W_k = delta_nk [z_{n,k-1}; 1]^T,   delta_nk = d E_n / d a_k.
 
-Derivatives are written out, so no backend's automatic differentiation is used.
+Derivatives are written out: the backend's automatic differentiation is not
+used.
 """
 
 from keras import ops
@@ -25,8 +26,8 @@ class CoordinateSteps(Stack):
 
     Args:
         stages: list of `Stage`, from the features upwards.
-        loss: of `output_losses`.
-        penalty: float > 0, of a coordinate's distance to its layer.
+        loss: a loss of `output_losses`.
+        penalty: float > 0, for a coordinate's distance to its layer's output.
         optimizer: a `RecordOptimizer` of `len(stages) - 1` tensors.
         steps: int, Z-steps.
         project: whether coordinates are brought back to the range of their
@@ -41,7 +42,7 @@ class CoordinateSteps(Stack):
         self.project = project
 
     def start(self, affine):
-        """Coordinates of the forward pass: no layer is missed."""
+        """Coordinates of the forward pass, at distance 0 to every layer."""
         return [
             stage.activation.value(a)
             for stage, a in zip(self.stages[:-1], affine)
@@ -78,7 +79,7 @@ class CoordinateSteps(Stack):
                 a = self.affine(index, below, weights)
                 delta = self._delta(index, a, z, y)
                 back = stage.map.backward(delta, weights[index])
-                # Nothing but shapes changes between layers.
+                # Between layers only the shape changes.
                 back = ops.reshape(back, ops.shape(below))
                 found[-1] = found[-1] + back
                 if index < len(z):
@@ -87,8 +88,8 @@ class CoordinateSteps(Stack):
         return found
 
     def first_gradients(self, z, y, weights, affine):
-        """`gradients` at the coordinates of the forward pass, whose affine
-        outputs are given: only the last ones have any."""
+        """`gradients` at the coordinates of the forward pass, from its affine
+        outputs. Only the last hidden layer's are not zero."""
         delta = self.loss.slope(affine[-1], y)
         back = self.stages[-1].map.backward(delta, weights[-1])
         zeros = [ops.zeros_like(values) for values in z[:-1]]

@@ -23,10 +23,10 @@ from keras_fm.per_example.private_network import (
 from keras_fm.per_example.stages import constant
 from keras_fm.per_example.step_query import LayerCoefficientsQuery
 
-# Values of `clip` that are no thresholds.
+# Values of `clip` that are not thresholds.
 _LEARNED = "histogram"
 _ELSEWHERE = (_LEARNED, "analytic")
-# Records that are looked at together.
+# Records that are computed together.
 _BATCH = 1024
 # Floats in all second-order coefficients of a layer.
 _LARGEST_CURVATURE = 5e7
@@ -36,61 +36,63 @@ class DPMAC(PrivateNetwork):
     """DP-MAC: a deep network trained by private auxiliary coordinates.
 
     Harder, Koehler, Welling and Park, PPML 2018. Every record has its own
-    copy z of the hidden units; given z, the objective
+    copy z of the hidden units. Given z, the objective
 
         loss(output, y) + penalty / 2 sum_k ||z_k - f_k(W_k [z_{k-1}; 1])||^2
 
-    is a sum over layers, and of each layer only the Taylor coefficients at
-    its current weights are used, summed over the batch. A record's first
-    coefficient is an outer product (delta_k, [z_{k-1}; 1]), so it is clipped
-    to its threshold before it exists: nothing of the size records x weights
-    is formed. The sums with noise are all that a step knows of the records.
-    `fit` is that of `keras_fm.make_private`: it draws a Poisson sample for
-    every step, and charges all steps before the first. With
-    `unprotected=True` this is the non-private twin (MAC): no clipping, mean
-    over the batch.
+    is a sum over layers. Training uses only each layer's Taylor coefficients
+    at the current weights, summed over the batch. A record's first
+    coefficient is an outer product (delta_k, [z_{k-1}; 1]). Its factors
+    suffice to clip it to its threshold, so nothing of the size
+    records x weights is formed. A step sees the records only in the sums with
+    noise. `fit` works as in `keras_fm.make_private`: it draws a Poisson
+    sample for every step, and charges all steps to the budget before the
+    first. With `unprotected=True` this is the non-private twin (MAC): no
+    clipping, mean over the batch.
 
     The noisy coefficients reach the weights as the gradient of a surrogate
     `sum_k <coefficient_k, W_k>`, so `compile` takes any optimizer. On several
     devices (`tf.distribute.MirroredStrategy`, or
-    `keras.distribution.DataParallel` on JAX) a step is that of one device: sums
-    over the whole batch, noise of one draw (docs/large_data.md).
+    `keras.distribution.DataParallel` on JAX) a step is the same as on one:
+    sums over the whole batch, noise drawn once (docs/large_data.md).
 
-    With P partitions (layers x orders), the thresholds as units, one record
-    more or less moves all sums together by at most sqrt(P) in L2 norm, and a
-    replaced one by 2 sqrt(P); noise of `noise_multiplier` times that, times
-    `threshold_k`, on partition k is one Gaussian mechanism of that multiplier.
+    There are P partitions (layers x orders). In units of the thresholds, one
+    record more or less changes all sums together by at most sqrt(P) in L2
+    norm; replacing a record, by 2 sqrt(P). Partition k gets noise of
+    `noise_multiplier` times that bound times `threshold_k`. Together this is
+    one Gaussian mechanism with that multiplier.
 
     Args:
         input_shape: shape of one record.
-        layers: the layers that are trained: `Dense` and `Conv2D`, with
-            `Flatten` and `Reshape` between them, the last a `Dense`.
-            Activations as arguments: "linear", "relu", "leaky_relu",
+        layers: the layers to train: `Dense` and `Conv2D`, with `Flatten` and
+            `Reshape` between them, the last a `Dense`. Pass activations as
+            arguments of the layers: "linear", "relu", "leaky_relu",
             "sigmoid", "tanh", "softplus", "elu", "silu", "gelu".
         loss: `"binary_crossentropy"` (per class, on logits),
             `"categorical_crossentropy"` (softmax, on logits) or
             `"squared_error"` (`1/2 ||output - y||^2`; an auto-encoder
             is fitted on `(x, x)`).
-        clip: L2 threshold of a record's first-order coefficient: a float, one
-            for each trained layer, `"histogram"` (their medians, from a noisy
-            histogram of norms when a private fit begins, Algorithm 2 of the
-            paper) or `"analytic"`, see `analytic_thresholds`.
-        order: 1, or 2 for second-order coefficients beside them (`Dense`
-            only): a damped Newton step, so that `SGD(1.0)` is the plain one.
-        curvature_clip: of `order=2`: like `clip`, of the Frobenius norm of a
-            record's second-order coefficients of a layer.
-        damping: float > 0, of `order=2`: added to the second derivatives of
+        clip: L2 threshold of a record's first-order coefficient. A float, or
+            one float for each trained layer. Or `"histogram"`: the medians of
+            the norms, from a noisy histogram released when a private fit
+            begins (Algorithm 2 of the paper). Or `"analytic"`, see
+            `analytic_thresholds`.
+        order: 1, or 2 to add second-order coefficients (`Dense` only). With 2
+            a step is a damped Newton step; `SGD(1.0)` applies it unscaled.
+        curvature_clip: for `order=2`: like `clip`, for the Frobenius norm of
+            a record's second-order coefficients of a layer.
+        damping: float > 0, for `order=2`: added to the second derivatives of
             a mean record, beside half the spectral edge of the noise.
-            Without, a step from a saturated unit has no bound.
+            Without it a step from a saturated unit would have no bound.
         penalty: float > 0, the paper's mu.
         z_steps: int, steps of every record's coordinates.
         z_optimizer: a Keras optimizer that moves every entry on its own
             (SGD, Adam, RMSprop, Adagrad, Adadelta, Adamax, Lion, Ftrl):
             name, config or instance.
-        below: layers with public or frozen weights that are applied first,
-            and layers that the fit releases before its steps (`DPPCA`).
-        input_bound: `None`, or public L2 bound on what the first of `layers`
-            reads; longer inputs are scaled back.
+        below: layers that are applied first: with public or frozen weights,
+            or released by the fit before its steps (`DPPCA`).
+        input_bound: `None`, or public L2 bound on the inputs of the first of
+            `layers`; longer inputs are scaled back.
         unprotected: `True` for the non-private twin (MAC).
         **kwargs: as in `keras_fm.make_private`: `rows_per_owner`, `classes`,
             `public`.
@@ -170,7 +172,7 @@ class DPMAC(PrivateNetwork):
         head = output_losses.LOSSES[loss](
             stages[-1].activation, outputs.shape[-1]
         )
-        # Plain objects: Keras would track what they hold once more.
+        # Hidden from Keras, which would track their contents a second time.
         self.__dict__["_steps"] = CoordinateSteps(
             stages,
             head,
@@ -202,14 +204,13 @@ class DPMAC(PrivateNetwork):
 
     @property
     def feature_model(self):
-        """From records to what the first trained layer reads."""
+        """Model from records to the inputs of the first trained layer."""
         return self._below.model
 
     @property
     def partitions(self):
-        """List of `(layer name, order, threshold)`: what a step releases.
-
-        Thresholds that are still to be learned are `None`.
+        """List of `(layer name, order, threshold)`, one for each sum that a
+        step releases. Thresholds that are still to be learned are `None`.
         """
         return [
             (layer.name, order, self._threshold(order, index))
@@ -222,7 +223,7 @@ class DPMAC(PrivateNetwork):
         return known and known[index]
 
     def learn_thresholds(self, values):
-        """Takes thresholds in the place of those it has.
+        """Replaces the thresholds.
 
         Args:
             values: floats > 0 in the order of `partitions`, public or
@@ -244,9 +245,9 @@ class DPMAC(PrivateNetwork):
     def analytic_thresholds(self):
         """Bounds on the norm of any record's coefficients.
 
-        With f in [low, high] for every hidden unit and z brought back to
-        that range after the Z-steps (Appendices E-H of the paper bound the
-        same quantities; this proof is our own):
+        Every hidden unit has f in [low, high], and z is brought back to that
+        range after the Z-steps. Appendices E-H of the paper bound the same
+        quantities; this proof is our own:
 
         * `|f(a) - z| |f'(a)|` is at most 4/27 for the sigmoid, 32/27 for
           tanh, so a hidden layer has `||delta|| <= penalty sqrt(units)`
@@ -255,14 +256,15 @@ class DPMAC(PrivateNetwork):
           entropy, y in [0, 1]), `sqrt(2)` (softmax, y a distribution), or
           `sqrt(units)` times the constant above (squared error, y brought
           into the range of the activation);
-        * what a hidden layer hands on has norm at most `sqrt(units) R`,
-          `R = max(|low|, |high|)`, the features `input_bound`; the constant
-          adds 1 to its square. A convolution reads an entry as often as its
-          patches overlap, and adds 1 for each position.
+        * the outputs of a hidden layer have norm at most `sqrt(units) R`,
+          `R = max(|low|, |high|)`, and the features at most `input_bound`.
+          The constant adds 1 to the squared norm. A convolution counts an
+          entry once for each patch that holds it, and adds 1 for each
+          position.
 
-        The norm of a coefficient is at most the product of both factors;
-        of second-order ones, of the norm of the second derivatives and the
-        square of the inputs' norm.
+        The norm of a first-order coefficient is at most the product of
+        `||delta||` and the inputs' norm. For second order it is at most the
+        norm of the second derivatives times the squared inputs' norm.
 
         Returns:
             list of floats in the order of `partitions`.
@@ -331,10 +333,10 @@ class DPMAC(PrivateNetwork):
     # A fit's ledger --------------------------------------------------------
 
     def compile(self, optimizer="rmsprop", loss=None, metrics=None, **kwargs):
-        """As in Keras, without a loss: the model has its own.
+        """As in Keras, but without a loss: the model has its own.
 
         Raises:
-            ValueError: if there is one.
+            ValueError: if you pass a loss.
         """
         if loss is not None:
             raise ValueError(
@@ -343,7 +345,7 @@ class DPMAC(PrivateNetwork):
             )
         head = self._steps.loss
         if head.labels and head.units == 1 and metrics is not None:
-            # Keras would compare the logit with 0.5.
+            # Keras would compare the logit with 0.5 instead of 0.
             metrics = keras.tree.map_structure(layer_stack.of_logit, metrics)
 
         def of_outputs(y, y_pred):
@@ -381,7 +383,7 @@ class DPMAC(PrivateNetwork):
 
     def check_records(self, given):
         if len(self.feature_model.layers) > 1:
-            # Its errors show no record.
+            # A `FeatureMap`'s errors do not show records.
             below = FeatureMap(self.feature_model)
             for start in range(0, len(given.x), _BATCH):
                 below(given.x[start : start + _BATCH])
@@ -407,11 +409,11 @@ class DPMAC(PrivateNetwork):
         made = CoordinateMap(self, given.owners is not None)
         n = len(keras.tree.flatten(example)[0])
         x, y = keras.tree.map_structure(ops.convert_to_tensor, example)
-        # A step that stops would do so after it was paid for.
+        # If a step cannot run, it must fail here, before it is charged.
         made.sums(x, y, None, ops.ones((n,)))
         if given.owners is not None:
             x, y = x[0][:, 0], y[:, 0]
-        # Keras would build the loss by a step.
+        # Keras would run a step to build the loss.
         self.loss_of_records(y, self.model(x, training=False))
         return made
 
@@ -436,7 +438,7 @@ class DPMAC(PrivateNetwork):
         return pairs
 
     def noise_length(self, mechanism, expected):
-        # Each layer has thresholds of its own.
+        # Each layer has its own thresholds.
         return None
 
     def call(self, inputs, training=None):
@@ -452,7 +454,7 @@ class DPMAC(PrivateNetwork):
         return super().compute_loss(x, y, y_pred, sample_weight, training)
 
     def _features(self, x):
-        """What the first trained layer reads, as constants."""
+        """Inputs of the first trained layer, as constants."""
         found = constant(self._below(x))
         kind = keras.backend.standardize_dtype(
             self._steps.stages[0].weights[0].dtype
@@ -472,8 +474,8 @@ class DPMAC(PrivateNetwork):
         return features, self._targets(y, features)
 
     def _meet(self, features, y):
-        """What the records have to say to each layer, and what the last one
-        makes of them before its activation."""
+        """A `Meeting` of the records with each layer, and the last layer's
+        outputs before its activation."""
         weights = self._steps.weights()
         affine = self._steps.forward(features, weights)
         z = self._steps.coordinates(features, y, weights, affine)
@@ -483,8 +485,8 @@ class DPMAC(PrivateNetwork):
         return meetings, affine[-1]
 
     def _sums(self, meetings, rows, clipped):
-        """Per layer: sums in the shapes of its weights, then those of
-        second order if there are."""
+        """Per layer: sums in the shapes of its weights, and the second-order
+        sums or `None`."""
         found = []
         for index, (stage, met) in enumerate(zip(self._steps.stages, meetings)):
             thresholds = [
@@ -503,7 +505,7 @@ class DPMAC(PrivateNetwork):
         return found
 
     def _plain_loss(self, x, y, sample_weight):
-        """The mean loss, with the gradient of mean coefficients."""
+        """The mean loss, whose gradient is the mean coefficients."""
         features, y = self._observed(x, y)
         rows = _weights_of_rows(sample_weight, features)
         meetings, affine = self._meet(features, y)
@@ -525,14 +527,15 @@ class DPMAC(PrivateNetwork):
         penalties = self.weight_penalties()
         return mean + moved - ops.stop_gradient(moved) + penalties
 
-    # Looking at records: private -----------------------------------------
+    # Private values of records -------------------------------------------
 
     @full_precision.scope()
     def coefficient_norms(self, x, y=None):
         """Norms of every record's coefficients, before clipping.
 
-        They are private: thresholds chosen by them must be released (a
-        noisy histogram, Algorithm 2 of the paper) or come from public data.
+        They are private. Do not choose thresholds by them: release
+        thresholds (a noisy histogram, Algorithm 2 of the paper), or take
+        them from public data.
 
         Args:
             x: records, `(n, *input_shape)`.
@@ -568,7 +571,7 @@ class DPMAC(PrivateNetwork):
 
         Returns:
             list with one list of NumPy arrays for each layer and order:
-            kernel and bias, or `(units, m, m)` of second order.
+            kernel and bias, or `(units, m, m)` for second order.
         """
         features, y = self._observed(x, y)
         meetings, _ = self._meet(features, y)
@@ -582,17 +585,18 @@ class DPMAC(PrivateNetwork):
 
 
 class CoordinateMap:
-    """Sums of clipped coefficients of single records, in units of their
-    thresholds, as `keras_fm.per_example.record_map.RecordMap` has them of
+    """Sums of single records' clipped coefficients, in units of thresholds.
+
+    It replaces `keras_fm.per_example.record_map.RecordMap`, which sums
     gradients.
 
     Args:
         model: a `DPMAC`.
-        owned: whether a record is an owner, with several rows: its
-            coefficients are the mean of those of its rows, each clipped.
+        owned: `True` if a record is an owner with several rows. Its
+            coefficients are then the mean of its rows', each clipped.
     """
 
-    # Batches are taken whole: nothing of records x weights is formed.
+    # A batch is one piece: nothing of records x weights is formed.
     piece = 2**31
     # Two words, for the noise of a step.
     key_shape = (1, 2)
@@ -633,13 +637,13 @@ def _weights_of_rows(sample_weight, features):
 
 
 def _thresholds_of(name, value, count, elsewhere):
-    """One float for each layer, or `None`: they come from elsewhere.
+    """One float for each layer, or `None` if they come from elsewhere.
 
     Args:
-        name: of the argument.
-        value: what was given.
-        count: int, trained layers.
-        elsewhere: words that are no thresholds, and `None` where it is none.
+        name: name of the argument.
+        value: value of the argument.
+        count: int, number of trained layers.
+        elsewhere: values for which the result is `None`.
     """
     if (value is None or isinstance(value, str)) and value in elsewhere:
         return None

@@ -9,19 +9,19 @@ from keras_fm.papers.dpmac.dpmac import DPMAC
 from keras_fm.preprocessing.dp_pca import DPPCA
 from keras_fm.public.normalization_layer import NormalizationLayer
 
-# Drawn strokes that a public start sees at a time, and its learning rate.
+# Batch size and learning rate of the public start on drawn strokes.
 _STROKE_BATCH = 250
 _STROKE_RATE = 4e-3
-# Of the private steps after it.
+# Learning rate of the private steps after it.
 _TOP_RATE = 2e-3
-# Components of the classifier's inputs, and how far they are made equal.
+# Number of components of the classifier's inputs, and their whitening.
 _COMPONENTS = 60
 _WHITENING = 0.25
 _EXACT = "exact_components"
 
 
 def network(inputs, units, classes, below, z_rate=0.3, clip=(0.1, 0.3)):
-    """One hidden layer on public features; one step towards its targets."""
+    """One hidden layer on public features, with one Z-step."""
     return DPMAC(
         inputs,
         [
@@ -36,8 +36,8 @@ def network(inputs, units, classes, below, z_rate=0.3, clip=(0.1, 0.3)):
 
 
 def classifier(inputs, unprotected=False):
-    """Inputs, 60 released components (or exact ones, of the twin), 300
-    units, 10 classes."""
+    """Classifier with 300 hidden units and 10 classes on 60 components of the
+    inputs: released ones, or exact ones in the twin."""
     units = min(_COMPONENTS, inputs)
     components = DPPCA(units, whitening=_WHITENING)
     if unprotected:
@@ -61,7 +61,7 @@ def classifier(inputs, unprotected=False):
 
 
 def autoencoder_layers(inputs):
-    """300-100-20-100-300, and the inputs again."""
+    """Layers of 300-100-20-100-300 units, and one of the inputs' size."""
     return [
         keras.layers.Dense(units, activation="tanh")
         for units in (300, 100, 20, 100, 300)
@@ -69,7 +69,7 @@ def autoencoder_layers(inputs):
 
 
 def autoencoder(layers, inputs, **kwargs):
-    """The layers as a DPMAC of which all are trained."""
+    """A DPMAC that trains all of the layers."""
     return DPMAC(
         (inputs,),
         layers,
@@ -82,14 +82,14 @@ def autoencoder(layers, inputs, **kwargs):
 
 
 def top_of(layers, inputs, **kwargs):
-    """The two last layers as a DPMAC above the others, which stay."""
+    """A DPMAC that trains the last two layers and freezes the others."""
     for layer in layers[:-2]:
         layer.trainable = False
     return DPMAC(
         (inputs,),
         layers[-2:],
         loss="squared_error",
-        # One small step: the coefficients are those of back-propagation.
+        # After one small step the coefficients equal back-propagation's.
         z_steps=1,
         z_optimizer=keras.optimizers.SGD(0.02),
         below=layers[:-2],
@@ -98,8 +98,8 @@ def top_of(layers, inputs, **kwargs):
 
 
 def fit(training, model, data, form, optimizer=None):
-    """Trains as `"proven"`, `"published"` or `"twin"` (without noise, a model
-    that was built so)."""
+    """Trains the form `"proven"`, `"published"` or `"twin"`. For the last the
+    model must be built with `unprotected=True`."""
     lot, private = training.lot, None
     if form == "proven":
         private = training.proven()
@@ -112,7 +112,7 @@ def fit(training, model, data, form, optimizer=None):
 
 
 def _set_exact_components(model, x):
-    """The components without noise, for the twin."""
+    """Sets the twin's components, without noise."""
     network = model.model
     for layer in network.layers:
         if layer.name == _EXACT:
@@ -133,9 +133,9 @@ def _set_exact_components(model, x):
 def pen_strokes(shapes, size):
     """Drawings of random pen strokes that fill `size` x `size` pixels.
 
-    Public data: no record is read. `(n, size * size)` float32.
+    Public data: no record is used. `(n, size * size)` float32.
     """
-    # In this many pixels the ink fills a square of `size`.
+    # At this image size the ink fills a square of `size`.
     side = round(size * 22 / 16)
     drawn, _ = strokes.load(shapes, 3, image_size=side)
     drawn = drawn[..., 0]
@@ -154,12 +154,12 @@ def pen_strokes(shapes, size):
 
 
 def public_start(inputs, shapes, steps):
-    """Weights of the auto-encoder trained on strokes alone, and median norms
-    of the strokes' own coefficients in its two last layers.
+    """Weights of the auto-encoder trained on strokes alone, and the median
+    norms of the strokes' coefficients in its last two layers.
 
     Args:
         inputs: int, pixels of a square image.
-        shapes: int, strokes that are drawn, three times each.
+        shapes: int, number of strokes, each drawn three times.
         steps: int, plain training steps.
     """
     size = round(inputs**0.5)
@@ -182,16 +182,16 @@ def public_start(inputs, shapes, steps):
 
 
 def _steps_at_once():
-    # Keras takes one at a time on PyTorch.
+    # On PyTorch Keras runs one step at a time.
     return 1 if keras.backend.backend() == "torch" else 20
 
 
 def after_start(training, start, x):
-    """Private steps of the two last layers after a public start.
+    """Trains the last two layers privately after a public start.
 
     Args:
-        training: a `Training` of the laboratory; without an epsilon the
-            start alone.
+        training: a `Training` of the laboratory; without an epsilon only
+            the start is used.
         start: what `public_start` returned.
         x: `(n, inputs)` records.
     """
