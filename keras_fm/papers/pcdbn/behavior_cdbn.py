@@ -16,27 +16,28 @@ class BehaviorCDBN(PrivateCDBN):
     """pCDBN's prediction of a person's behaviour from a window of records.
 
     Phan, Wu and Dou, Machine Learning 2017. A record is one (user, time)
-    window; `keras_fm.datasets.HealthNetwork.windows(history=11)` makes
-    windows of twelve time steps; the paper has four. Their attributes are the
-    visible units, an image of attributes x time; friends' influence and
-    environmental events condition it. The output is one logit: does the
+    window. `keras_fm.datasets.HealthNetwork.windows(history=11)` makes
+    windows of twelve time steps; the paper has four. A window's attributes
+    are the visible units, an image of attributes x time. Friends' influence
+    and environmental events condition it. The output is one logit: does the
     behaviour happen?
 
-    Published and non-private, the conditions act through dynamic biases of
-    the first RBM's hidden and visible units (Eqs. 25 and 26). Proven, only
-    records could teach these weights, so the output layer reads the
-    conditions (and the window itself) beside the maps.
+    In the published and the non-private form, the conditions act through
+    dynamic biases of the first RBM's hidden and visible units (Eqs. 25 and
+    26). Such weights can only be trained on records, so the proven form has
+    none: its output layer gets the conditions, and the window itself, beside
+    the maps.
 
     Args:
         columns: dict of slices or `(start, stop)` pairs of the window's
-            features: `"present"` and `"history"` are the visible units,
-            `"social"`, `"events"` and, if there are any, `"members"` (what
-            others did at the window's steps) the conditions.
+            features. `"present"` and `"history"` are the visible units.
+            `"social"`, `"events"` and, if given, `"members"` (the behaviour
+            of others at the window's steps) are the conditions.
         bounds: public `(low, high)` of the window's features.
-        maps: `None` is the paper's two layers of 10 bases: in the published
-            form 12 attributes x 4 steps and 6 x 2, as printed, in the proven
-            one 4 x 12 and 2 x 6.
-        padding: `"same"`, without which the second layer does not fit.
+        maps: `None` is the paper's two layers of 10 bases. Published: 12
+            attributes x 4 steps and 6 x 2, as printed. Proven: 4 x 12 and
+            2 x 6.
+        padding: `"same"`; with less the second layer does not fit.
         units, pooling, dense, guarantee and others: see `PrivateCDBN`; the
             published form's `dropout` is 0.5 here, as printed.
 
@@ -105,7 +106,7 @@ class BehaviorCDBN(PrivateCDBN):
     def _output(self, units, outputs, conditions):
         if not self._proven:
             return super()._output(units, outputs, conditions)
-        # The window about its middle, of unit norm as the maps are.
+        # The window is centred and gets unit norm, like the maps.
         middle = keras.layers.Rescaling(2.0, offset=-1.0, name="middle")
         window = NormalizationLayer(name="unit_window")(middle(conditions))
         both = keras.layers.Concatenate(name="beside")([outputs, window])
@@ -113,7 +114,7 @@ class BehaviorCDBN(PrivateCDBN):
         return self._head(units)(both)
 
     def reconstruct(self, x):
-        """The attributes as the first RBM's maps give them back, in the
+        """The attributes, reconstructed from the first RBM's maps in the
         public bounds, NumPy `(n, attributes, steps)`, the past on the left."""
         image = self.get_layer("image")
         features = (1, *self.input_shape[1:])
@@ -136,7 +137,7 @@ class WindowImage(keras.layers.Layer):
     the left.
 
     Args:
-        columns: dict with the `(start, stop)` of `"present"` and, optional,
+        columns: dict with the `(start, stop)` of `"present"` and optionally
             of `"history"`: the attributes one step before, two steps, ....
 
     Input shape: `(batch, features)`. Output shape: `(batch, attributes,

@@ -27,9 +27,9 @@ POLYNOMIALS = (
 )
 NORMALIZATIONS = ("local", "batch", "constant")
 VISIBLE = ("binary", "gaussian")
-# Numbers that a moment tensor may have; one more and it fits no memory.
+# Most numbers in a moment tensor, so that it fits into memory.
 _MAX_MOMENTS = 50_000_000
-# Values of patches held at once: arrays that memory is kept for.
+# Values of patches held in memory at once.
 _CHUNK = 2**20
 
 
@@ -37,67 +37,67 @@ _CHUNK = 2**20
 class ChebyshevCRBM(PretrainedLayer):
     """Convolutional RBM whose activation is a low-degree polynomial (pCDBN).
 
-    With x = W * v + b (one map for each filter, cross-correlation), the
-    denominator Z and X = x / Z in [-1, 1], the layer outputs
+    The layer computes x = W * v + b (one map for each filter,
+    cross-correlation) and X = x / Z in [-1, 1], with Z a denominator. It
+    outputs
 
         P(h = 1 | v) = clip(sum_l alpha_l X^l, 0, 1),
 
-    alpha the coefficients of a polynomial that stands for
-    `sigmoid(gain X)`. A record's energy, with these probabilities in the
-    place of sampled states, is
+    with alpha the coefficients of a polynomial that approximates
+    `sigmoid(gain X)`. A record's energy, with these probabilities in place of
+    sampled states, is
 
         E(v) = - sum_k sum_ij P(h^k_ij | v) x^k_ij - c . v.
 
-    It trains under a `keras_fm.callbacks.PrivateModel`, and without it refuses
-    to train.
+    The layer trains only under a `keras_fm.callbacks.PrivateModel`.
 
-    Proven (the default): the filters are functions of a
-    release. With Z a public constant, the energy's only coefficients that
-    depend on records are the moments of patches u = [v - centre; constant]
-    of order `moment_order`; they are released once, averaged over the
-    positions of a record, and filters of unit norm, orthogonal to each
+    Proven (the default): the filters are computed from a release, a noisy
+    statistic of the records. Z is a public constant. The energy then depends
+    on records only through moments of order `moment_order` of the patches
+    u = [v - centre; constant]. These moments, averaged over a record's
+    positions, are released once. Filters of unit norm, orthogonal to each
     other, are learned from them (`keras_fm.filters.learn`).
 
-    Published (`guarantee="published"`): contrastive divergence on the records
-    at every step (`keras_fm.models.EnergyModel`), with fixed Laplace noise on
-    the coefficients alpha of every map (Phan et al. 2017, Lemma 2), or noise
-    drawn again at every step (the authors' code). That is claimed, not
-    proven. With `unprotected=True` this is CDBN (`polynomial="exact"`) or
-    TCDBN, without noise and not private.
+    Published (`guarantee="published"`): the paper's algorithm, whose epsilon
+    is claimed, not proven. Every step is contrastive divergence on the
+    records (`keras_fm.models.EnergyModel`). The coefficients alpha of every
+    map carry Laplace noise, fixed (Phan et al. 2017, Lemma 2) or drawn again
+    at every step (the authors' code). With `unprotected=True` this is CDBN
+    (`polynomial="exact"`) or TCDBN, without noise and not private.
 
     Args:
         filters: int, number of maps.
         kernel_size, strides: int or pair.
         padding: `"same"` or `"valid"`; pads with `centre`.
         polynomial: `"chebyshev"`, `"taylor"`, `"tanh"` (the Taylor series of
-            tanh(X), which pCDBN_TE prints), `"piecewise"` (of `degree`
-            pieces), `"published"` (the paper's L = 7 polynomial, near
+            tanh(X), printed for pCDBN_TE), `"piecewise"` (of `degree`
+            pieces), `"published"` (the paper's L = 7 polynomial, close to
             `sigmoid(5 X)`), or `"exact"`.
         degree: int L.
         gain: float > 0, see above; 1 is the paper's.
-        normalization: Z. `"local"`: max(|x|, (q + a sum x'^2)^beta) over the
-            maps around, at the same position, with the constants of
-            `LocalResponseNormalization`; `"batch"`: the largest
-            |x| of the batch (the authors' code); `"constant"`: `scale`, with
-            X clipped to [-1, 1].
-        scale: `None` (the largest |x| of unit filters, `patch_bound`), or
-            the constant Z, also that of the released energy.
+        normalization: the choice of Z. `"local"`:
+            max(|x|, (q + a sum x'^2)^beta) over neighbouring maps at the same
+            position, with the constants of `LocalResponseNormalization`.
+            `"batch"`: the largest |x| of the batch (the authors' code).
+            `"constant"`: `scale`, with X clipped to [-1, 1].
+        scale: the constant Z, also that of the released energy. `None` is
+            the largest |x| of unit filters, `patch_bound`.
         visible: `"binary"` (values in [0, 1]) or `"gaussian"` (unit
-            variance; adds |v - centre - c|^2 / 2 in the place of -c . v).
+            variance; |v - centre - c|^2 / 2 replaces -c . v).
         conditions: int, length of a second input, which acts through dynamic
             biases of hidden and visible units (Eqs. 25 and 26); 0 for none.
         bounds: public `(low, high)` of the inputs.
-        moment_order: 2 or 4, of the proven form: the released energy has
+        moment_order: 2 or 4, proven form only: the released energy has
             degree `moment_order - 1` in place of `degree`.
         patch_bound: public L2 bound of `v - centre` of a patch; `None` for a
-            tenth of the patch's farthest corner. Longer patches are scaled
-            back at a release, so it may be chosen freely.
+            tenth of the norm of the patch's farthest corner. A release scales
+            longer patches back, so you may choose any bound.
         clip: whether the layer scales longer patches back as well, as local
-            contrast normalisation does: x then is what the released energy
-            is made of.
-        sparsity: of the proven form: how many standard deviations above its
-            mean a unit is half active, see `keras_fm.filters.learn`.
-        moment_strides: of the proven form: `None` (`strides`), or the steps
+            contrast normalisation does. x is then the x of the released
+            energy.
+        sparsity: proven form only: a unit is half active this many standard
+            deviations above its mean, see `keras_fm.filters.learn`.
+        moment_strides: proven form only: `None` (`strides`), or the steps
             between the patches that a release averages over.
         centre: public constant subtracted from the inputs.
         guarantee: `"proven"` or `"published"`.
@@ -214,7 +214,7 @@ class ChebyshevCRBM(PretrainedLayer):
         self.set_pretraining(False)
 
     def set_pretraining(self, value):
-        """Whether the biases of the visible units train with the layer."""
+        """Sets whether the visible units' biases train with the layer."""
         for weight in (self.visible_bias, self.visible_condition_kernel):
             if weight is not None:
                 weight.trainable = value
@@ -235,11 +235,11 @@ class ChebyshevCRBM(PretrainedLayer):
 
     @property
     def patch_size(self):
-        """Entries of a patch, without the constant."""
+        """Number of entries of a patch, without the constant."""
         return math.prod(self.kernel_size) * self.record_shape[-1]
 
     def _margins(self, strides):
-        """What "same" padding adds before and after, for both axes."""
+        """Padding of "same" before and after, for both axes."""
         if self.padding == "valid":
             return [(0, 0), (0, 0)]
         margins = []
@@ -253,9 +253,9 @@ class ChebyshevCRBM(PretrainedLayer):
     # Hidden units --------------------------------------------------------
 
     def parts(self, inputs):
-        """`(visible units, conditions or None)` of what the layer reads."""
+        """`(visible units, conditions or None)` of the layer's inputs."""
         v, conditions = inputs if self.conditions else (inputs, None)
-        # Keras casts floats only; whole numbers would cut the weights.
+        # Keras casts only floats; integers would truncate the weights.
         v = ops.cast(v, self.compute_dtype)
         if conditions is not None:
             conditions = ops.cast(conditions, self.compute_dtype)
@@ -288,17 +288,17 @@ class ChebyshevCRBM(PretrainedLayer):
         return x
 
     def _shrink(self, padded):
-        """What brings every patch to its bound, `(batch, h, w, 1)`."""
-        # Half precision overflows in the squares.
+        """Factors that scale patches to their bound, `(batch, h, w, 1)`."""
+        # Squares overflow in half precision.
         squares = ops.sum(ops.square(ops.cast(padded, "float32")), axis=-1)
-        # Products: a convolution of one channel takes several times as long.
+        # A convolution of one channel takes several times as long as products.
         down, across = (
             ops.convert_to_tensor(_windows(*axis))
             for axis in zip(padded.shape[1:3], self.kernel_size, self.strides)
         )
         sums = ops.matmul(ops.transpose(down), ops.matmul(squares, across))
         bound = self.input_bound
-        # The root of no zero, whose slope is infinite.
+        # Never the root of zero, whose slope is infinite.
         norms = ops.sqrt(ops.maximum(sums, bound * bound))
         return ops.expand_dims(ops.cast(bound / norms, padded.dtype), -1)
 
@@ -312,13 +312,13 @@ class ChebyshevCRBM(PretrainedLayer):
         return ops.clip(x / ops.cast(self.energy_scale, x.dtype), -1.0, 1.0)
 
     def scaled(self, coefficients):
-        """Coefficients of a polynomial in X, of those in `gain * X`."""
+        """Coefficients in X of a polynomial given in `gain * X`."""
         return [c * self.gain**power for power, c in enumerate(coefficients)]
 
     def activation(self, normalised, training=False):
         """P(h = 1 | v) from X, with the fixed noise while training."""
         noise = None
-        # A layer that rests is used as it is.
+        # A layer that is not trained gets no noise.
         if training and self.trainable and self.is_perturbed:
             self.objective_in_use = True
             noise = self.noise_now("coefficient_noise")
@@ -346,7 +346,7 @@ class ChebyshevCRBM(PretrainedLayer):
     # Visible units and energy --------------------------------------------
 
     def visible_logits(self, hidden, conditions=None):
-        """`W^T * h + c`: what the visible units read from the maps.
+        """`W^T * h + c`: the visible units' logits from the maps.
 
         Args:
             hidden: `(batch, new_height, new_width, filters)`.
@@ -363,7 +363,7 @@ class ChebyshevCRBM(PretrainedLayer):
             padding="valid",
             data_format="channels_last",
         )
-        # The adjoint of: pad, convolve, and drop what no filter reached.
+        # The adjoint of: pad, convolve, and drop entries outside all filters.
         margins = self._margins(self.strides)
         fill = [(0, 0)]
         for axis, size in enumerate(self.record_shape[:2]):
@@ -397,8 +397,8 @@ class ChebyshevCRBM(PretrainedLayer):
         return self.visible_mean(hidden, self.parts(inputs)[1])
 
     def chain(self, inputs, steps, seed, training=False):
-        """The end of a Gibbs chain of `steps` steps (CD-k): hidden states
-        are drawn, visible units take their means.
+        """The end of a Gibbs chain of `steps` steps (CD-k). Hidden states are
+        drawn; visible units are set to their means.
 
         Args:
             inputs: where the chain starts.
@@ -415,7 +415,7 @@ class ChebyshevCRBM(PretrainedLayer):
             states = keras.random.uniform(
                 ops.shape(p), dtype="float32", seed=seed
             )
-            # In half precision a draw below 1 may round up to it.
+            # In half precision a draw below 1 may round up to 1.
             states = ops.cast(states < ops.cast(p, "float32"), p.dtype)
             v = ops.cast(self.visible_mean(states, conditions), v.dtype)
         return v
@@ -425,10 +425,10 @@ class ChebyshevCRBM(PretrainedLayer):
 
         Args:
             inputs: visible units (and conditions).
-            hidden: `None`, or states of the hidden units: the energy of Eq.
-                4. `None` takes P(h = 1 | v) in their place: Eq. 12 with
+            hidden: states of the hidden units, for the energy of Eq. 4.
+                `None` uses P(h = 1 | v) instead: Eq. 12 with
                 `polynomial="exact"`, else the polynomial energy of Eq. 14.
-            training: whether fixed noise acts.
+            training: whether the fixed noise is added.
 
         Returns:
             `(batch,)` tensor.
@@ -456,7 +456,7 @@ class ChebyshevCRBM(PretrainedLayer):
 
     def noise_shapes(self, settings):
         """One value for every coefficient of every map's polynomial."""
-        # Of pieces: value and slope.
+        # A piece has a value and a slope.
         powers = 1 if self.polynomial == "piecewise" else self.degree
         return {"coefficient_noise": (powers + 1, self.filters)}
 
@@ -491,7 +491,7 @@ class ChebyshevCRBM(PretrainedLayer):
         )
 
     def _largest_coefficients(self):
-        """Of the polynomial, or of all the pieces of a piecewise one."""
+        """The polynomial's coefficients, or their largest sizes over pieces."""
         if self.polynomial != "piecewise":
             return self.approximation.coefficients
         knots, values = self.approximation.knots, self.approximation.values
@@ -519,9 +519,9 @@ class ChebyshevCRBM(PretrainedLayer):
 
     @property
     def constant(self):
-        """The constant entry beside a patch: small where it adds to the
-        sensitivity of what matters, as large as the patch where lower orders
-        are read through it."""
+        """The constant entry beside a patch. Order 2: small, because it adds
+        to the sensitivity of the moments that matter. Order 4: as large as
+        the patch, because the lower orders are released through it."""
         return self.input_bound / (3 if self.moment_order == 2 else 1)
 
     @property
@@ -536,7 +536,7 @@ class ChebyshevCRBM(PretrainedLayer):
 
     @property
     def learning(self):
-        """What `keras_fm.filters.learn` needs beside the release."""
+        """Arguments of `keras_fm.filters.learn` beside the release."""
         degree = self.moment_order - 1
         approximation = polynomials.chebyshev("sigmoid", degree, self.gain)
         return {
@@ -563,8 +563,8 @@ class ChebyshevCRBM(PretrainedLayer):
         read = reading.in_pieces(self)
 
         def learn(release):
-            # Biases of visible units become 0: of all weights nothing may be
-            # left that an earlier fit learned.
+            # Biases of visible units become 0: no weight may keep anything
+            # that an earlier fit learned.
             self.set_filters(*filters.learn(release, **self.learning))
             reading.keep(self, release)
 
@@ -587,10 +587,10 @@ class ChebyshevCRBM(PretrainedLayer):
         ]
 
     def check_proven(self):
-        """Refuses what no release can teach.
+        """Refuses a layer that no release can train.
 
         Raises:
-            ValueError: naming what to change.
+            ValueError: with the argument to change.
         """
         if self.conditions:
             raise ValueError(
@@ -622,12 +622,12 @@ class ChebyshevCRBM(PretrainedLayer):
             )
 
     def patches(self, inputs, chunks=True):
-        """Patches with their constant entry, what moments are taken of.
+        """Patches with their constant entry, whose moments are released.
 
         Args:
             inputs: NumPy `(n, height, width, channels)`.
-            chunks: whether few records come at a time, so that memory is
-                bounded; else all at once.
+            chunks: `True` yields a few records at a time to bound memory,
+                `False` all at once.
 
         Yields:
             NumPy `(m, positions, patch_size + 1)`, patches longer than their
@@ -657,7 +657,7 @@ class ChebyshevCRBM(PretrainedLayer):
             found = np.empty(shape, np.float32)
             patch = found[..., :-1]
             place = patch.view()
-            # Unlike `reshape` never a copy.
+            # Unlike `reshape`, this never copies.
             place.shape = windows.shape
             place[...] = windows
             norms = np.sqrt(np.einsum("npk,npk->np", patch, patch))
@@ -667,9 +667,10 @@ class ChebyshevCRBM(PretrainedLayer):
             yield found
 
     def set_filters(self, kernel, bias):
-        """Filters and biases from those of patches.
+        """Sets filters and biases from those of patches.
 
-        The biases of visible units, which only records could teach, become 0.
+        Biases of visible units could only be trained on records: they become
+        0.
 
         Args:
             kernel: `(patch_size, filters)`, of `v - centre`.
@@ -691,7 +692,7 @@ class ChebyshevCRBM(PretrainedLayer):
 
 
 def _windows(length, size, stride):
-    """Which points of a line are in which window, `(length, windows)`."""
+    """1 if a point of a line is in a window, else 0; `(length, windows)`."""
     starts = stride * np.arange((length - size) // stride + 1)
     past = np.arange(length)[:, None] - starts
     return ((past >= 0) & (past < size)).astype("float32")
@@ -699,7 +700,7 @@ def _windows(length, size, stride):
 
 def _polynomial(coefficients, z):
     constant, *others = coefficients
-    # Beside its value at 0 an odd function: half of the passes.
+    # An odd function plus a constant needs half of the multiplications.
     if len(others) > 1 and not any(others[1::2]):
         return _horner(others[::2], z * z) * z + constant
     return _horner(coefficients, z)
@@ -715,7 +716,7 @@ def _horner(coefficients, z):
 def _piecewise(approximation, z):
     """A sum of ramps: every knot changes the slope."""
     knots, values = approximation.knots, approximation.values
-    # Python numbers: NumPy's would take over what they multiply.
+    # Python numbers: NumPy's would turn tensors into arrays.
     slopes = np.diff(values) / np.diff(knots)
     changes = np.diff(slopes).tolist()
     value = values[0] + float(slopes[0]) * (z - knots[0])

@@ -10,7 +10,7 @@ from keras_fm.core.planned_release import replace_one_factor
 from keras_fm.kernel import checks
 from keras_fm.papers.paper_model import PaperOrCode
 
-# Constants of the local Z, the paper's.
+# The paper's constants of the local Z.
 LOCAL = {"size": 5, "q": 2.0, "a": 1e-4, "beta": 0.75}
 
 ENERGY_REASON = (
@@ -23,23 +23,23 @@ ENERGY_REASON = (
 @keras.saving.register_keras_serializable(package="keras_fm")
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PublishedCDBN(PaperOrCode):
-    """What the published pCDBN needs beside its layers.
+    """Settings of the published pCDBN, whose epsilon is claimed, not proven.
 
-    Give it to `keras_fm.models.PrivateCDBN(guarantee=...)`, or for a model of
-    your own to `keras_fm.Published(lot=..., settings=...)`.
+    Pass them to `keras_fm.models.PrivateCDBN(guarantee=...)`, or for a model
+    of your own to `keras_fm.Published(lot=..., settings=...)`.
 
     Args:
-        form: `"paper"` as printed (Lemma 2, noise drawn once; the model has
+        form: `"paper"`, as printed: Lemma 2, noise drawn once; the model has
             local normalisation of maps, and min-max normalisation before the
-            output) or `"code"` as the authors' code (noise drawn at every
-            step; the model divides maps by the batch's largest, and has batch
-            normalisation before the output).
+            output. `"code"`, as the authors' code: noise drawn at every step;
+            the model divides maps by the batch's largest value, and has batch
+            normalisation before the output.
         noise: `None` (as `form` has it), `"once"` or `"per_step"`.
-        fine_tune: of `PrivateCDBN`: whether the RBMs train on with the layers
-            above; else they rest after pre-training.
-        dropout: of `PrivateCDBN`: share of the units before the output;
-            `None` is 0.5 for behaviour and 0 for images, as printed.
-        l1: of `PrivateCDBN`: L1 penalty of the dense layer's kernel.
+        fine_tune: for `PrivateCDBN`: whether the RBMs train on with the
+            layers above. If not, they are fixed after pre-training.
+        dropout: for `PrivateCDBN`: dropout rate of the units before the
+            output; `None` is 0.5 for behaviour and 0 for images, as printed.
+        l1: for `PrivateCDBN`: L1 penalty of the dense layer's kernel.
 
     Raises:
         ValueError: if a value is outside its range.
@@ -79,14 +79,14 @@ def energy_sensitivity(
 ):
     """pCDBN's Delta of the polynomial energy's coefficients (Lemma 2, Eq. 15).
 
-    L1 norm, one feature map. With unit weights a patch has the
-    pre-activation s = patch * bound + 1, and a record's coefficients are at
+    It is an L1 norm for one feature map. With unit weights the pre-activation
+    of a patch is s = patch * bound + 1, and a record's coefficients are at
     most
 
-        positions * s * sum_l |alpha_l| (s / Z)^l + visible,
+        positions * s * sum_l |alpha_l| (s / Z)^l + visible.
 
-    twice that under replace_one. The paper takes the maximum over the
-    records; we take it over the public bounds, so that Delta reads nothing.
+    Under replace_one Delta is twice that. The paper takes the maximum over
+    the records. We take it over the public bounds: Delta then uses no record.
 
     * `"paper"`: as above.
     * `"code"`: positions + visible, since the authors' code sums
@@ -99,8 +99,8 @@ def energy_sensitivity(
         patch: entries of one filter, input channels included.
         bound: largest entry of a patch.
         visible: largest L1 norm of a record's visible units.
-        normalization: `(q, a, beta)` of the local Z, of which the map's own
-            square is certain, or `None` if X = x / Z may reach 1.
+        normalization: `(q, a, beta)` of the local Z, in which only the map's
+            own square is certain; or `None` if X = x / Z may reach 1.
         neighbours: the paper's `"replace_one"`; half for `"add_remove"`.
 
     Example:
@@ -118,7 +118,7 @@ def energy_sensitivity(
     ratio = 1.0
     if normalization is not None:
         q, a, beta = normalization
-        # t / Z(t), t <= s, is largest at s or where its slope vanishes.
+        # For t <= s, t / Z(t) is largest at s or where its slope vanishes.
         turn = s
         if beta > 0.5:
             turn = min(s, math.sqrt(q / (a * (2 * beta - 1))))

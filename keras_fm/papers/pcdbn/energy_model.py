@@ -11,34 +11,34 @@ CONTRASTS = ("energy", "absolute")
 class EnergyModel(StackView):
     """Contrastive divergence of the topmost RBM of a stack, as a Keras model.
 
-    A view of a model with `keras_fm.layers.ChebyshevCRBM` layers, which it
-    shares: `compile` it without a loss and `fit` it on records alone; it
-    trains the topmost of its layers. (The biases of that layer's visible
-    units train too after its `set_pretraining(True)`: they have no gradient
-    in any other model.) What it returns is that layer's reconstruction of
-    what it reads. With v' the end of one Gibbs step that starts at the
-    record and is held constant, the loss per record is
+    It is a view of a model with `keras_fm.layers.ChebyshevCRBM` layers, and
+    shares them. `compile` it without a loss and `fit` it on records alone: it
+    trains its topmost layer. (The biases of that layer's visible units train
+    too after its `set_pretraining(True)`; they have no gradient in any other
+    model.) The output is that layer's reconstruction of its inputs. v' is the
+    end of one Gibbs step from the record, held constant. The loss per record
+    is
 
     * `contrast="energy"`: E(v) - E(v') with the layer's own energy (CD-1);
     * `contrast="absolute"`: the authors' code, mean |P(h | v') - P(h | v)| +
-      mean |v' - v| with v' the reconstruction and nothing held constant.
+      mean |v' - v|, where v' is the reconstruction and not held constant.
 
-    The first is no likelihood and may be negative; `reconstruction_error`,
-    the mean squared error of a reconstructed unit, is logged beside it.
+    The first is not a likelihood and may be negative. The mean squared error
+    of a reconstructed unit is logged as `reconstruction_error`.
 
-    Save the model it belongs to, not this view of it.
+    Save the model that this view belongs to, not the view.
 
     Args:
         encoding_model: functional model from records to the topmost maps.
         stack: its `ChebyshevCRBM` layers, from the input upwards.
-        part_of: `None`, or the model that this is a part of, which decides
-            its share of the budget.
+        part_of: `None`, or the model that this is a part of. That model
+            decides its share of the budget.
         contrast: see above.
-        seed: int or `None`, of the chain.
+        seed: int or `None`, of the Gibbs chain.
 
     Raises:
-        ValueError: if an argument is outside its range, or it was compiled
-            with a loss.
+        ValueError: if an argument is outside its range, or the model is
+            compiled with a loss.
     """
 
     _whole = "PrivateCDBN"

@@ -1,18 +1,19 @@
 """Filters of a convolutional RBM from a released energy.
 
-Everything here is post-processing of a `PatchMomentRelease`: exact functions
-of released moments and public constants.
+A release is a noisy statistic of the records. All functions here post-process
+a `PatchMomentRelease`: they use only released moments and public constants,
+and cost no more budget.
 
-A filter w sees a patch v as x = w . (v - mean): its bias holds the released
-mean, so no filter is spent on it. Among filters of unit norm that are
-orthogonal to each other, those are taken that minimise the released energy
+A filter w maps a patch v to x = w . (v - mean). Its bias holds the released
+mean, so that no filter is used for the mean. The filters have unit norm, are
+orthogonal to each other, and minimise the released energy
 
     E(w) = - mean of x sigma_L(x / Z),
 
-sigma_L a polynomial of degree L = order - 1. With L = 1 only the variance of
-x counts, and the minimisers are the principal directions of the patches, one
-after the other (deflation); with L = 3 conjugate gradients on orthonormal
-matrices go on from there.
+with sigma_L a polynomial of degree L = order - 1. With L = 1 only the
+variance of x counts. The minimisers are then the principal directions of the
+patches, one after the other (deflation). With L = 3 conjugate gradients on
+orthonormal matrices continue from there.
 """
 
 import numpy as np
@@ -36,9 +37,9 @@ def learn(
 ):
     """Filters and biases that minimise a released energy.
 
-    There are as many orthogonal directions as entries in a patch; further
-    filters are the negatives of the first ones, whose rectified responses
-    are others.
+    There are as many orthogonal directions as entries in a patch. Further
+    filters are the negatives of the first ones: their rectified responses
+    differ.
 
     Args:
         release: a `PatchMomentRelease` of p entries, the last one constant.
@@ -46,11 +47,10 @@ def learn(
         coefficients: of the polynomial sigma_L, constant first; its degree
             is at most the released order minus 1.
         scale: Z > 0.
-        standardize: whether every filter is divided by the standard
-            deviation of its responses (that of the release); else it has
-            unit norm.
-        sparsity: how many standard deviations above its mean response a
-            unit is half active.
+        standardize: `True` divides every filter by the standard deviation
+            of its responses, as released; `False` keeps unit norm.
+        sparsity: a unit is half active this many standard deviations above
+            its mean response.
 
     Returns:
         tuple `(kernel, bias)`: `(p - 1, K)` and `(K,)`.
@@ -64,7 +64,7 @@ def learn(
     variance = np.einsum("ik,ij,jk->k", kernel, covariance, kernel)
     order = np.argsort(-variance, kind="stable")
     kernel, variance = kernel[:, order], variance[order]
-    # A variance below the noise (or rounding) says nothing.
+    # A variance below the noise (or rounding) carries no information.
     floor = max(
         release.noise_edge() / release.count(),
         variance.max(initial=0.0) * 1e-9,
@@ -95,7 +95,7 @@ def principal(covariance, count):
     """The `count` orthonormal columns of largest variance.
 
     Each minimises the energy of degree 2 among the directions orthogonal to
-    those before it. Signs do not depend on the linear algebra library.
+    the previous ones. Signs do not depend on the linear algebra library.
     """
     vectors = np.linalg.eigh(covariance)[1][:, ::-1][:, :count]
     largest = np.abs(vectors).argmax(axis=0)
@@ -106,8 +106,8 @@ def descend(release, kernel, mean, coefficients, scale):
     """Conjugate gradients on the released energy over orthonormal matrices.
 
     Gradients and directions are projected on the tangent space (Polak and
-    Ribiere's choice of direction), a step is brought back by its polar
-    factor and halved until the energy falls by enough (Armijo's rule).
+    Ribiere's choice of direction). A step ends at its polar factor, which is
+    orthonormal, and is halved until the energy falls enough (Armijo's rule).
 
     Args:
         kernel: `(p - 1, K)`, orthonormal columns to start from.
@@ -143,7 +143,7 @@ def descend(release, kernel, mean, coefficients, scale):
             turn = np.vdot(gradient, gradient - _tangent(kernel, last))
             turn = max(0.0, turn / np.vdot(last, last))
             conjugate = ahead + turn * _tangent(kernel, direction)
-            # Downhill by enough, or start again.
+            # Restart if the direction is not steep enough.
             steep = _DOWNHILL * length * np.linalg.norm(conjugate)
             if -np.vdot(conjugate, gradient) >= steep:
                 ahead = conjugate
@@ -159,7 +159,7 @@ def descend(release, kernel, mean, coefficients, scale):
                 break
             step /= 2
         else:
-            # No step goes down any more.
+            # No step lowers the energy any more.
             break
         kernel, value = moved, found
         last, direction = gradient, ahead

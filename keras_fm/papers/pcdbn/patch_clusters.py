@@ -1,15 +1,16 @@
-"""Sums of a record's patches by the direction that they are near.
+"""Sums of a record's patches, by the nearest directions.
 
-With directions w_1 ... w_K of whitened patches z, each in a record at places
-pi, and the posteriors of a mixture of von Mises-Fisher distributions of one
-concentration,
+A record has whitened patches z at places pi, and there are directions
+w_1 ... w_K. The posteriors of a mixture of von Mises-Fisher distributions of
+one concentration are
 
-    q_k(z) = exp(tau w_k.z / |z|) / sum_l exp(tau w_l.z / |z|),
+    q_k(z) = exp(tau w_k.z / |z|) / sum_l exp(tau w_l.z / |z|).
 
-a record adds the mean over its places of q_k(z) z / |z|, weighted by how far a
-patch is from flat, to row k; its matrix is scaled back to a norm of at most
-`clip`. Rows of unit length of the sum are the next directions: soft spherical
-k-means. The proof is in docs/proofs/patch_moments.md, proposition 8.
+A record adds to row k the mean over its places of q_k(z) z / |z|, weighted by
+how far a patch is from flat. Its matrix is scaled back to a norm of at most
+`clip`. The rows of the sum, scaled to unit length, are the next directions:
+soft spherical k-means. The proof is in docs/proofs/patch_moments.md,
+proposition 8.
 """
 
 import dataclasses
@@ -26,16 +27,16 @@ from keras_fm.kernel.sums import by_unit
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PatchClustersQuery(OwnedSumQuery):
-    """Sums of whitened patches by the direction that they are near.
+    """Sums of whitened patches, by the nearest directions.
 
     Args:
         directions: int K.
         components: int d, length of a whitened patch.
-        clip: C > 0, L2 (Frobenius) bound on what one record adds.
-        grouped: whether the privacy unit is an owner of several records,
+        clip: C > 0, L2 (Frobenius) bound on one record's part of the sum.
+        grouped: `True` if the privacy unit is an owner of several records,
             whose sum is scaled back to the norms that one record may have.
-        reach: int >= 0, how many *other* units' records may depend on one
-            unit's data.
+        reach: int >= 0, the number of *other* units whose records may depend
+            on one unit's data.
 
     Raises:
         ValueError: if an argument is outside its range.
@@ -72,12 +73,12 @@ class PatchClustersQuery(OwnedSumQuery):
 
     @property
     def entry_bounds(self):
-        """Bound on what one privacy unit adds to an entry."""
+        """Bound on one privacy unit's part of an entry."""
         return (self.clip,)
 
     @property
     def reads(self):
-        """What a release of this query reads, in words."""
+        """Describes in words what a release uses of the records."""
         return (
             f"sums of whitened patches of {self.components} components by "
             f"which of {self.directions} directions they are near, averaged "
@@ -86,14 +87,14 @@ class PatchClustersQuery(OwnedSumQuery):
         )
 
     def accumulate(self, statistics, sums, owners=None, clip=True):
-        """Statistics with a batch added.
+        """Adds a batch to the statistics.
 
         Args:
-            statistics: what `zero()` or an earlier call returned.
-            sums: `(n, directions, components)`, what each record says.
+            statistics: the result of `zero()` or of an earlier call.
+            sums: `(n, directions, components)`, one matrix per record.
             owners: `(n,)` ids, needed if `grouped`: all records of an owner
                 in one batch, next to each other.
-            clip: ignored, what is longer is always scaled back.
+            clip: ignored: longer matrices are always scaled back.
 
         Raises:
             ValueError: on a wrong shape, NaN or infinity. Nothing is added
@@ -120,10 +121,11 @@ class PatchClustersQuery(OwnedSumQuery):
 
     def _sum(self, rows):
         """The sum of rows, each scaled back, as a matrix."""
-        # Numbers whose squares overflow count as nothing.
+        # A row whose squares overflow has infinite length and becomes 0.
         with np.errstate(over="ignore"):
             lengths = summation.lengths(rows)[:, None]
-        # Inside by more than the length is wrong; no jump at the bound.
+        # Stay below the bound by more than the rounding error of the length;
+        # the scale is continuous at the bound.
         bound = self.clip * (1 - 1e-12)
         rows = rows * (bound / np.maximum(lengths, bound))
         (total,) = summation.total(
@@ -132,8 +134,8 @@ class PatchClustersQuery(OwnedSumQuery):
         return total.reshape(self.shapes[0])
 
     def _record(self, norm, replace):
-        """Sensitivity for one record: L2 C, twice that under replace_one; in
-        L1 sqrt(K d) times as much. All are attained.
+        """Sensitivity for one record. In L2 it is C, and 2 C under
+        replace_one; in L1 sqrt(K d) times as much. All are attained.
 
         docs/proofs/patch_moments.md, proposition 8.
         """
@@ -146,7 +148,7 @@ class PatchClustersRelease(Release):
     """A released `PatchClustersQuery`."""
 
     def directions(self, fallback):
-        """Rows of unit length; where a sum is zero, that of `fallback`."""
+        """Rows scaled to unit length; `fallback`'s row for a zero sum."""
         sums = self.statistics["sums"]
         lengths = np.linalg.norm(sums, axis=1, keepdims=True)
         told = lengths > 0

@@ -1,13 +1,13 @@
-"""Moments of a record's patches: all that a convolutional energy ever needs.
+"""Moments of a record's patches, from which a convolutional energy follows.
 
-With u = [v; kappa] a patch beside a public constant and x = w.u what a
-feature map has there, the energy of a convolutional RBM whose hidden
-probabilities are a polynomial sigma_L(x / Z) of degree L = m - 1 is
+u = [v; kappa] is a patch beside a public constant, and x = w.u is the value
+of a feature map there. The hidden probabilities of a convolutional RBM are a
+polynomial sigma_L(x / Z) of degree L = m - 1. Its energy is
 
     -sum x sigma_L(x / Z) = -sum_l a_l Z^-l <T_{l+1}, w^(l+1)>,
 
-T_j the moments of order j of the patches. The constant entry makes the
-tensor of order m hold all lower ones, so this is all that is ever read:
+with T_j the moments of order j of the patches. Because of the constant entry
+the tensor of order m holds all lower ones. A release therefore uses only
 
     T_m = sum_records mean_positions u (x) ... (x) u    (m factors).
 
@@ -29,7 +29,7 @@ from keras_fm.kernel.sums import by_unit
 from keras_fm.papers.pcdbn import symmetric_tensor
 
 ORDERS = (2, 3, 4)
-# Numbers in the largest array that is made while patches are summed.
+# Size of the largest array while patches are summed.
 _CHUNK = 2**20
 _FEWEST_PATCHES = 64
 
@@ -40,8 +40,8 @@ class PatchMomentQuery(OwnedSumQuery):
 
     A patch is u = [v; kappa] with a public constant as its last entry. Every
     entry of the symmetric tensor is held once: `C(p + m - 1, m)` numbers
-    (5x5 patches: 351 for m = 2, 23,751 for m = 4), an entry with indices
-    `i_0 <= i_1 <= ...` at position `sum_k C(i_k + k, k + 1)`.
+    (5x5 patches: 351 for m = 2, 23,751 for m = 4). The entry with indices
+    `i_0 <= i_1 <= ...` is at position `sum_k C(i_k + k, k + 1)`.
 
     Args:
         num_features: int p >= 2, length of u with its constant entry.
@@ -49,11 +49,11 @@ class PatchMomentQuery(OwnedSumQuery):
         feature_bound: C, bound on `||u||_2`: `sqrt(C^2 - kappa^2)` is left
             for v.
         constant: kappa, `0 < kappa < C`.
-        grouped: whether the privacy unit is an owner of several records: the
-            owner's records are summed, and the sum is scaled back to the
+        grouped: `True` if the privacy unit is an owner of several records:
+            the owner's records are summed, and the sum is scaled back to the
             norms that one record may have.
-        reach: int >= 0, how many *other* privacy units' records may depend
-            on one unit's data.
+        reach: int >= 0, the number of *other* privacy units whose records
+            may depend on one unit's data.
 
     Raises:
         ValueError: if an argument is outside its range.
@@ -102,13 +102,13 @@ class PatchMomentQuery(OwnedSumQuery):
     @property
     def patch_bound(self):
         """B, bound on `||v||_2`: `sqrt(C^2 - kappa^2)`."""
-        # As a product: a difference of squares would lose digits.
+        # A product: the difference of squares would lose digits.
         c, kappa = self.feature_bound, self.constant
         return math.sqrt((c - kappa) * (c + kappa))
 
     @property
     def reads(self):
-        """What a release of this objective reads, in words."""
+        """Describes in words what a release uses of the records."""
         words = (
             f"moments of order {self.order} of patches u = [v; "
             f"{self.constant:g}] of {self.num_features} entries "
@@ -122,21 +122,22 @@ class PatchMomentQuery(OwnedSumQuery):
 
     @property
     def entry_bounds(self):
-        """Bound on what one privacy unit adds to an entry."""
+        """Bound on one privacy unit's part of an entry."""
         return (self.feature_bound**self.order,)
 
     def accumulate(self, statistics, patches, owners=None, clip=False):
-        """Statistics with a batch added.
+        """Adds a batch to the statistics.
 
         Args:
-            statistics: what `zero()` or an earlier call returned.
-            patches: `(n, positions, p)`, the constant last. Which positions
-                is free, also from call to call, if it follows a public rule
-                or the record alone. It may be a view: it is read in chunks.
+            statistics: the result of `zero()` or of an earlier call.
+            patches: `(n, positions, p)`, the constant last. You may choose
+                any positions, also different ones in each call, by a public
+                rule or by the record alone. The array may be a view; it is
+                used in chunks.
             owners: `(n,)` ids, needed if `grouped`: all records of an owner
                 in one batch, next to each other.
-            clip: whether patches outside the bound are scaled back, their
-                constant entry left as it is.
+            clip: whether patches outside the bound are scaled back. Their
+                constant entry does not change.
 
         Raises:
             ValueError: on NaN, wrong shapes, another constant than declared,
@@ -198,7 +199,7 @@ class PatchMomentQuery(OwnedSumQuery):
         u[:, :-1] = bounds_lib.project_to_ball(
             patches[:, :-1], self.patch_bound, clip=clip
         )
-        # Not scaled with v, and free of the rounding of its way here.
+        # Set exactly: it is not scaled with v and must have no rounding.
         u[:, -1] = self.constant
         return u
 
@@ -207,7 +208,7 @@ class PatchMomentQuery(OwnedSumQuery):
     def sensitivity(self, norm, *, neighbours):
         """Sensitivity of the moments in the coordinates of `pack`.
 
-        One record, with B^2 = C^2 - kappa^2 and d = p - 1:
+        For one record, with B^2 = C^2 - kappa^2 and d = p - 1:
 
         * L2 (Frobenius), add_remove: C^m.
         * L2, replace_one: sqrt(2 (C^2m - g)), g the least value of s^m for s
@@ -220,8 +221,8 @@ class PatchMomentQuery(OwnedSumQuery):
         The first three are attained (the second for d >= 2).
         docs/proofs/patch_moments.md, propositions 2 to 4.
 
-        An owner of several records (`grouped`): the same for add_remove;
-        replace_one twice that, sqrt(2) times in L2 if m is even or
+        For an owner of several records (`grouped`), add_remove is the same.
+        replace_one is twice that, or sqrt(2) times in L2 if m is even or
         2 kappa^2 >= C^2. Each of `reach` other units adds the larger of the
         two values. docs/proofs/patch_moments.md, proposition 5.
 
@@ -232,7 +233,7 @@ class PatchMomentQuery(OwnedSumQuery):
         return super().sensitivity(norm, neighbours=neighbours)
 
     def _unit(self, norm, replace):
-        """What one privacy unit's own records may change."""
+        """Largest change by one privacy unit's own records."""
         if self.grouped and replace:
             aligned = self.order % 2 == 0 or self._least_cosine >= 0
             factor = math.sqrt(2) if norm == "l2" and aligned else 2.0
@@ -241,7 +242,7 @@ class PatchMomentQuery(OwnedSumQuery):
 
     @property
     def _least_cosine(self):
-        """Of two patches at their bound: (2 kappa^2 - C^2) / C^2."""
+        """For two patches at their bound: (2 kappa^2 - C^2) / C^2."""
         return 1 - 2 * (self.patch_bound / self.feature_bound) ** 2
 
     def _record(self, norm, replace):
@@ -281,11 +282,11 @@ class PatchMomentQuery(OwnedSumQuery):
                 spread *= self.patch_bound**j * kappa ** (m - j)
                 part = min(part, spread)
             by_degree += part
-        # The entry kappa^m is the same for all records.
+        # All records have the same entry kappa^m.
         whole = math.sqrt(symmetric_tensor.spread(d + 1, m) - 1)
         return min(by_degree, whole * self._record("l2", replace=True))
 
-    # The vector a mechanism perturbs -------------------------------------
+    # The vector that a mechanism adds noise to ----------------------------
 
     @property
     def size(self):
@@ -299,18 +300,17 @@ class PatchMomentQuery(OwnedSumQuery):
 
     @property
     def _lengths(self):
-        """Square roots of how often the tensor has each unique entry."""
+        """Square roots of each unique entry's multiplicity in the tensor."""
         return np.sqrt(
             symmetric_tensor.multiplicities(self.num_features, self.order)
         )
 
     def pack(self, statistics, norm):
-        """The moments such that `norm` of the vector is the norm the
-        sensitivity refers to.
+        """The moments as the vector for which `sensitivity(norm)` holds.
 
         For `"l2"` every unique entry is multiplied by the square root of
-        its multiplicity, so the vector's length is the Frobenius norm of the
-        whole tensor; for `"l1"` every unique entry counts once.
+        its multiplicity. The vector's length is then the Frobenius norm of
+        the whole tensor. For `"l1"` every unique entry counts once.
         """
         vector = np.array(statistics[0], dtype=np.float64)
         return vector * self._lengths if norm == "l2" else vector
@@ -323,8 +323,8 @@ class PatchMomentQuery(OwnedSumQuery):
     def stddevs(self, mechanism):
         """Standard deviations of the noise on the unique entries.
 
-        In L2 coordinates noise of scale sigma is sigma / sqrt(multiplicity)
-        on an entry, in L1 coordinates sigma on all.
+        Noise of scale sigma is sigma / sqrt(multiplicity) on an entry in L2
+        coordinates, and sigma on every entry in L1 coordinates.
         """
         stddev = math.sqrt(mechanism.coordinate_variance(self.size))
         if mechanism.norm == "l2":
@@ -342,9 +342,8 @@ class PatchMomentQuery(OwnedSumQuery):
                 a million for p = 26, 54 MB for p = 51.
 
         Returns:
-            `(p,) * order` float64 array: the tensor of order m with the
-            constant entry for the indices it has more, over
-            `kappa^(m - order)`.
+            `(p,) * order` float64 array: the tensor of order m, with its
+            surplus indices at the constant entry, over `kappa^(m - order)`.
         """
         p, m = self.num_features, self.order
         checks.integer(
@@ -367,11 +366,11 @@ class PatchMomentQuery(OwnedSumQuery):
     def value(self, filters, moments, coefficients, scale):
         """The energy of the patches, summed over records and filters.
 
-        -sum_k sum_l a_l Z^-l <T_{l+1}, w_k^(l+1)>, which for moments without
-        noise is -sum_k sum_records mean_positions x sigma_L(x / Z).
+        It is -sum_k sum_l a_l Z^-l <T_{l+1}, w_k^(l+1)>. For moments without
+        noise it equals -sum_k sum_records mean_positions x sigma_L(x / Z).
 
         Args:
-            filters: `(p, K)`, a filter w a column, the weight of the
+            filters: `(p, K)`, one column per filter w, the weight of the
                 constant entry last (the bias over kappa).
             moments: `(size,)` unique entries.
             coefficients: a_0, a_1, ... of sigma_L, constant first; at most m.
@@ -386,7 +385,7 @@ class PatchMomentQuery(OwnedSumQuery):
     def gradient(self, filters, moments, coefficients, scale):
         """Gradient of `value` by the filters, `(p, K)`.
 
-        Exact for any moments, noisy or not. Arguments as of `value`.
+        Exact for any moments, noisy or not. Arguments as in `value`.
         """
         filters, terms = self._powers(filters, moments, coefficients, scale)
         total = np.zeros_like(filters)
@@ -397,8 +396,8 @@ class PatchMomentQuery(OwnedSumQuery):
     def _powers(self, filters, moments, coefficients, scale):
         """`(a_l Z^-l, sum x^l u)` by l, each sum `(p, K)`.
 
-        The tensor stays a matrix of monomials by monomials, of half the
-        order each: p (p + 1) / 2 squared numbers for m = 4.
+        The tensor stays a matrix, monomials of half the order by the same:
+        the square of p (p + 1) / 2 numbers for m = 4.
         """
         p, m = self.num_features, self.order
         filters = np.asarray(filters, dtype=np.float64)
@@ -421,8 +420,8 @@ class PatchMomentQuery(OwnedSumQuery):
         return filters, list(zip(coefficients * scales, found))
 
     def _contract(self, matrix, filters, power, half):
-        """`matrix` times the coefficients of x^power as a polynomial of
-        degree `half` in u: the constant entry fills up."""
+        """`matrix` times the coefficients of x^power, written as a polynomial
+        of degree `half` in u with powers of the constant entry."""
         kappa, p = self.constant, self.num_features
         if power == 0:
             column = matrix[:, -1:] / kappa**half
@@ -447,7 +446,7 @@ class PatchMomentQuery(OwnedSumQuery):
 
 def _product(u, first, second):
     """Monomials of one order by those of another, summed over rows."""
-    # Of one array with itself, NumPy does half the work.
+    # For an array times itself NumPy does half the work.
     if first == second == 1:
         return u.T @ u
     u = np.ascontiguousarray(u.T)
@@ -462,14 +461,14 @@ def _product(u, first, second):
 class PatchMomentRelease(Release):
     """A released `PatchMomentQuery`: moments of patches plus noise.
 
-    Everything here is post-processing: exact functions of the released
-    moments and of public constants.
+    All methods are post-processing: exact functions of the released moments
+    and of public constants. They use no more budget.
     """
 
     def moment(self, order):
         """The moments of an order up to m, `(p,) * order`, symmetric.
 
-        Sums over records, not divided by `count()`. The order 2 may be
+        They are sums over records, not divided by `count()`. Order 2 may be
         indefinite. See `PatchMomentQuery.moment`.
         """
         return self.query.moment(self.statistics["moments"], order)
@@ -481,25 +480,25 @@ class PatchMomentRelease(Release):
         return self.query.moment(stddevs, order)
 
     def count(self):
-        """n as the moments state it (the entry of constants alone, over
-        kappa^m), at least 1; with owners, the sum of their factors."""
+        """Noisy n, at least 1: the entry of constants alone over kappa^m.
+        With owners, it estimates the sum of their factors."""
         constant = self.query.constant**self.query.order
         return max(1.0, float(self.statistics["moments"][-1]) / constant)
 
     def noise_edge(self):
         """Spectral edge of the noise on `moment(2)`, for large p.
 
-        With s the standard deviation of an off-diagonal entry, 2 sqrt(p) s
-        for m = 2 and 3 (Wigner's semicircle). For m = 4 in L2 coordinates
-        the row of the constant has three times the variance and moves the
-        edge to 3 / sqrt(2) times sqrt(p) s.
+        s is the standard deviation of an off-diagonal entry. For m = 2 and 3
+        the edge is 2 sqrt(p) s (Wigner's semicircle). For m = 4 in L2
+        coordinates the row of the constant has three times the variance,
+        which moves the edge to 3 / sqrt(2) times sqrt(p) s.
         docs/proofs/patch_moments.md, proposition 7.
         """
         p, order = self.query.num_features, self.query.order
         variance = self.mechanism.coordinate_variance(self.query.size)
         ratio = 1
         if self.mechanism.norm == "l2":
-            # An entry off the diagonal stands m (m - 1) times in the tensor.
+            # An entry off the diagonal is m (m - 1) times in the tensor.
             variance, ratio = variance / (order * (order - 1)), order - 1
         edge = ratio / math.sqrt(ratio - 1) if ratio > 2 else 2.0
         lower = self.query.constant ** (order - 2)

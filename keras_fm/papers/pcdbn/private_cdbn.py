@@ -15,12 +15,12 @@ from keras_fm.preprocessing import pretraining
 from keras_fm.public.normalization_layer import NormalizationLayer
 from keras_fm.public.random_features import RandomFeatures
 
-# sigmoid(5 X) is what the published polynomial is near to.
+# The published polynomial is close to sigmoid(5 X).
 _GAIN = 5.0
-# Degrees as printed: x - x^3 / 3 + 2 x^5 / 15, and one line.
+# Printed degrees: x - x^3 / 3 + 2 x^5 / 15, and one line.
 _DEGREES = {"tanh": 5, "piecewise": 1}
 _DEGREE = 7
-# Where units rest most of the time, a public constant.
+# Probability of a unit that is mostly inactive, a public constant.
 _RESTING = 0.1
 # Standard deviation below which a map of one record counts as flat.
 _FLAT = 0.02
@@ -32,21 +32,23 @@ class PrivateCDBN(PaperModel):
 
     Phan, Wu and Dou, Machine Learning 2017. An ordinary functional model
     from images to logits: `compile`, `fit`, `save`. It trains under a
-    `keras_fm.callbacks.PrivateModel` of the same `guarantee`, or with
-    `unprotected=True` as the non-private twin.
+    `keras_fm.callbacks.PrivateModel` of the same `guarantee`. With
+    `unprotected=True` it is the non-private twin.
 
-    * `guarantee="proven"`: `fit` with `PrivateModel` releases the patch
+    * `guarantee="proven"`: a proof covers epsilon. `fit` with `PrivateModel`
+      makes releases, noisy statistics of the records. They are the patch
       moments of every convolutional RBM, from the input upwards (5 % of the
       budget each), the moments of the dense layer's inputs (30 %), and the
-      output layer's objective; `private.plan(model)` prints all of it before
-      anything is spent. The layers then are fixed.
-    * `guarantee="published"`: `pretrain` trains one RBM after the other by
+      output layer's objective. `private.plan(model)` prints them before any
+      budget is used. Each layer is fixed after its release.
+    * `guarantee="published"`: the paper's algorithm, whose epsilon is
+      claimed, not proven. `pretrain` trains one RBM after the other by
       contrastive divergence on the records, with fixed noise on the
-      polynomial's coefficients (Lemma 2); `fit` then trains the dense layers
+      polynomial's coefficients (Lemma 2). `fit` then trains the dense layers
       with noise on the output layer's coefficients.
 
-    The paper's variants are choices of `polynomial`, with the callback or
-    `unprotected=True`:
+    `polynomial`, and the callback or `unprotected=True`, select the paper's
+    variants:
 
     | | `polynomial` | callback |
     |---|---|---|
@@ -60,27 +62,29 @@ class PrivateCDBN(PaperModel):
 
     Args:
         input_shape: `(height, width, channels)` of one record.
-        units: int, classes (1 for a binary label), or `None`: no labels, the
-            output are the topmost maps.
+        units: int, classes (1 for a binary label), or `None`: no labels, and
+            the topmost maps are the output.
         maps: tuple with `(filters, kernel_size)` of every convolutional RBM.
-        pooling: int, of 2 x 2 (say) neighbours after every one; 1 for none.
-        dense: int, units of the dense layer; 0 for none. Proven: a
-            `PrivateEncoder` of so many units (never more than the maps have
-            values) on a public random projection of the maps.
+        pooling: int, size of the pooling after every RBM: 2 pools 2 x 2
+            neighbours, 1 does not pool.
+        dense: int, units of the dense layer; 0 for none. Proven: the layer
+            is a `PrivateEncoder` on a public random projection of the maps,
+            with at most as many units as the maps have values.
         guarantee: `"proven"`, `"published"`, or a
             `keras_fm.models.PublishedCDBN`.
         bounds: public `(low, high)` of the inputs, mapped to [0, 1].
         polynomial: see `ChebyshevCRBM`.
-        degree: `None` (7; as printed 5 for `"tanh"` and 1 for `"piecewise"`
-            in the published form), or see `ChebyshevCRBM`.
-        gain: `None` (5 in the proven form, 1 in the published), or see
+        degree: see `ChebyshevCRBM`. `None` is 7; in the published form it is
+            5 for `"tanh"` and 1 for `"piecewise"`, as printed.
+        gain: see `ChebyshevCRBM`. `None` is 5 in the proven form (1 with
+            `polynomial="published"`) and 1 in the published one.
+        strides: strides of the convolutions.
+        padding: padding of the convolutions, `"valid"` or `"same"`. `None`
+            is `"valid"` in the published form with `form="paper"`, else
+            `"same"`.
+        moment_order: proven form only: 2, or 4 for the first layer, see
             `ChebyshevCRBM`.
-        strides: of the convolutions.
-        padding: of the convolutions: `None` (`"valid"` in the published form
-            as printed, else `"same"`), `"valid"` or `"same"`.
-        moment_order: of the proven form: 2, or 4 for the first layer, see
-            `ChebyshevCRBM`.
-        sparsity: of the proven form, see `ChebyshevCRBM`.
+        sparsity: proven form only, see `ChebyshevCRBM`.
         unprotected: `True` for the non-private twin, trained on records
             without noise.
 
@@ -176,13 +180,13 @@ class PrivateCDBN(PaperModel):
                 outputs = layer(outputs)
             outputs = self._output(units, outputs, conditions)
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
-        # Plain objects: what Keras tracks it would save once more.
+        # Hidden from Keras, which would save tracked objects a second time.
         self.__dict__["_tops"] = tops
 
     # The layers ----------------------------------------------------------
 
     def _visible(self, inputs, bounds):
-        """Visible units in [0, 1], and what conditions them (here nothing)."""
+        """Visible units in [0, 1], and their conditions (here none)."""
         box = NormalizationLayer(bounds, "linf", name="box")
         return box(inputs), None
 
@@ -196,14 +200,14 @@ class PrivateCDBN(PaperModel):
         if padding is None:
             padding = "valid" if printed else "same"
         if self._proven:
-            # The published polynomial has its own.
+            # The published polynomial has a gain of its own.
             usual = 1.0 if given["polynomial"] == "published" else _GAIN
             form = {
                 "gain": usual if gain is None else gain,
                 "moment_order": given["moment_order"] if index == 0 else 2,
                 "sparsity": given["sparsity"],
                 "clip": True,
-                # More patches of a record say little more.
+                # More patches of a record add little information.
                 "moment_strides": 4
                 if index == 0
                 else [max(k, size // 2) for k, size in zip(kernel, sizes)],
@@ -233,7 +237,7 @@ class PrivateCDBN(PaperModel):
     def _pooling(self, index):
         size, name = self._arguments["pooling"], f"pooling_{index + 1}"
         if self._proven:
-            # Averages keep a record's features apart from the noise.
+            # Averages keep a record's features above the noise.
             return keras.layers.AveragePooling2D(
                 size, padding="same", data_format="channels_last", name=name
             )
@@ -262,12 +266,12 @@ class PrivateCDBN(PaperModel):
             dropout = self._dropout
         if dropout:
             yield keras.layers.Dropout(dropout, name="dropout")
-            # Kept units stay in [0, 1], as the claim has them.
+            # Kept units stay in [0, 1], as the claim assumes.
             yield keras.layers.Rescaling(1 - dropout, name="kept")
 
     def _contrast(self, maps):
-        # What all records have in common would fill the unit ball: every map
-        # of a record is centred and scaled on its own.
+        # Each map of a record is centred and scaled on its own. Otherwise the
+        # part that all records share would fill the unit ball.
         return keras.layers.GroupNormalization(
             groups=maps.shape[-1],
             epsilon=_FLAT**2,
@@ -293,7 +297,7 @@ class PrivateCDBN(PaperModel):
             yield NormalizationLayer(name="unit_dense")
 
     def _output(self, units, outputs, conditions):
-        # The paper's Delta_C counts the features only: no bias.
+        # No bias if published: the paper's Delta_C counts only features.
         return self._head(units)(outputs)
 
     def _head(self, units):
@@ -316,14 +320,14 @@ class PrivateCDBN(PaperModel):
     def energy_model(self, depth=None, contrast=None):
         """The model that trains the RBM at `depth`, as a Keras model.
 
-        It shares its layers with this model: `compile` it without a loss and
-        `fit` it on records alone. (Its biases of the visible units train too
-        after `rbm.set_pretraining(True)`, which `pretrain` does.)
+        It shares its layers with this model. `compile` it without a loss and
+        `fit` it on records alone. (The biases of the visible units train too
+        after `rbm.set_pretraining(True)`; `pretrain` calls this.)
 
         Args:
             depth: int, 1 to the number of RBMs (the default).
-            contrast: `None` (`"absolute"` with `form="code"`, else
-                `"energy"`), or see `EnergyModel`.
+            contrast: see `EnergyModel`. `None` is `"absolute"` with
+                `form="code"`, else `"energy"`.
 
         Returns:
             an `EnergyModel`.
@@ -350,14 +354,14 @@ class PrivateCDBN(PaperModel):
     ):
         """Trains one RBM after the other, without labels.
 
-        Proven: releases the patch moments of every RBM that has none yet and
-        takes its filters from them; `epochs` and `optimizer` are not used.
-        Published and non-private: an ordinary `compile` and `fit` of each
-        `energy_model(depth)`; the layers below rest. After it the RBMs rest
-        too, unless `fine_tune=True`.
+        Proven: releases the patch moments of every RBM that has none yet, and
+        computes its filters from them; `epochs` and `optimizer` are not used.
+        Published and non-private: compiles and fits each
+        `energy_model(depth)` as usual; the layers below stay fixed.
+        Afterwards the RBMs are fixed too, unless `fine_tune=True`.
 
         Args:
-            x: the records, `(n, *input_shape)`; proven: those of `private`.
+            x: the records, `(n, *input_shape)`; proven: `private`'s `data`.
             private: a `PrivateModel`, or `None` for the non-private twin.
             epochs, batch_size, optimizer, verbose: as in `compile`, `fit`.
             contrast: see `energy_model`.
@@ -389,14 +393,14 @@ class PrivateCDBN(PaperModel):
         return not (self._proven or any(r.trainable for r in self.rbms))
 
     def reconstruct(self, x):
-        """The records as the first RBM's maps give them back, in the public
+        """The records, reconstructed from the first RBM's maps in the public
         bounds, NumPy `(n, *input_shape)`."""
         visible = self.energy_model(1).predict(x, verbose=0)
         low, high = (np.asarray(b) for b in self._arguments["bounds"])
         return low + np.clip(visible, 0.0, 1.0) * (high - low)
 
     def get_config(self):
-        # A file must not set RBMs in motion that rest after pre-training.
+        # RBMs that are fixed after pre-training must stay so when loaded.
         return {**super().get_config(), "resting": self._resting}
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Features of images that the records' own patches taught, by releases."""
+"""Image features learned from releases of the records' own patches."""
 
 import math
 from collections.abc import Sequence
@@ -20,8 +20,8 @@ from keras_fm.public.patch_responses import PatchResponses
 
 # Numbers in the largest array of patches.
 _CHUNK = 2**23
-# Of the mixture that says which direction a patch is near: close to k-means,
-# and still so flat that rounding moves no patch.
+# Concentration of the mixture that assigns patches to directions: close to
+# k-means, but flat enough that rounding does not reassign a patch.
 _CONCENTRATION = 30.0
 # Shares of the budget: few moments, each an average over many patches, and
 # sums of many records.
@@ -32,26 +32,27 @@ _MOMENTS, _CLUSTERS = 0.05, 0.03
 class PrivatePatches(PatchResponses, ProvenMap):
     """Pooled responses to image patches, whitened by a released moment.
 
-    The map is that of `PatchDictionary`, without a public image:
+    The layer works like `PatchDictionary`, but needs no public images.
     `keras_fm.callbacks.PrivateModel` releases the second moment of the
-    records' patches once (each image counts as the mean over its patches)
-    and the patches are whitened by it. Where noise hides a component it is
-    not raised above that noise. Directions are drawn at random, then moved
-    by `rounds` of soft spherical k-means, each a release of the sums of the
-    patches that are near a direction. Until its release the layer does not
-    whiten.
+    records' patches once, with noise; each image counts as the mean over its
+    patches. The patches are whitened by this moment. A component hidden by
+    noise is not raised above that noise. Directions are drawn at random, then
+    moved by `rounds` of soft spherical k-means. Each round releases the sums
+    of the patches that are near a direction. Before its releases the layer
+    does not whiten.
 
-    Patches are divided by `sqrt(variance + epsilon)` of their own, so their
-    length is below `sqrt(d)`, d numbers in a patch, for any image: no bound
-    on pixels is needed.
+    Each patch is divided by its own `sqrt(variance + epsilon)`. With d
+    numbers in a patch its length is therefore below `sqrt(d)` for any image:
+    you need no bound on pixels.
 
-    Where the noise of a round hides what the records say, it leaves other
-    random directions: with few records (n epsilon below 5,000, say)
-    `rounds=0` leaves more of the budget to what is above.
+    With few records (n epsilon below 5,000, say) the noise of a round hides
+    the records, and the round only replaces random directions by others.
+    `rounds=0` then leaves more of the budget to the layers above.
 
-    Its `cells**2 * 2 * filters` outputs go through a public projection (such
-    as `RandomFeatures`), `NormalizationLayer()` and `DPPCA` to the head. More
-    filters cost time, not privacy; the sums of a round are noisier.
+    Pass its `cells**2 * 2 * filters` outputs through a public projection
+    (such as `RandomFeatures`), `NormalizationLayer()` and `DPPCA` to the
+    head. More filters cost time, not privacy, but make the sums of a round
+    noisier.
 
     Source: the moments are those of `ChebyshevCRBM`; mixtures on the sphere:
     Banerjee, Dhillon, Ghosh and Sra, JMLR 2005; noisy sums of clusters: Blum,
@@ -67,19 +68,20 @@ class PrivatePatches(PatchResponses, ProvenMap):
         flip: bool, whether responses are averaged over a flip from left to
             right.
         exponent: number in (0, 1].
-        components: int, most components of a whitened patch that are kept.
+        components: int, largest number of components kept of a whitened
+            patch.
         epsilon: number > 0, added to a patch's variance; the default is for
             pixels in [0, 1].
         whitening: number > 0, added to the components' variances.
         seed: int, of the directions to begin with.
         data_format: `"channels_last"`, `"channels_first"`, or `None` for
             the Keras setting.
-        rounds: int >= 0, of k-means.
+        rounds: int >= 0, rounds of k-means.
         moment_strides: `None` (`strides`), or the steps down and across
-            between the patches that releases average over: fewer patches
-            take less time, and tell nearly as much.
-        unprotected: `True` in a non-private twin: the layer then stays the
-            map that it is before a release.
+            between the patches that releases average over. Fewer patches
+            take less time and are nearly as good.
+        unprotected: `True` in a non-private twin: the layer stays as it is
+            before a release.
 
     Input shape, output shape: see `PatchDictionary`.
 
@@ -137,7 +139,7 @@ class PrivatePatches(PatchResponses, ProvenMap):
             name=name,
             shape=shape,
             initializer="zeros",
-            # Whatever `trainable` of a model around it is set to.
+            # Even if `trainable` is set on a model around it.
             trainable=False,
         )
 
@@ -145,11 +147,11 @@ class PrivatePatches(PatchResponses, ProvenMap):
         super().build(input_shape)
         self.channels = self.whitener.shape[2]
         self._begin()
-        # Before a release all components count alike.
+        # Before a release all components have the same weight.
         self._assign(np.zeros(self.patch_entries), np.eye(self.patch_entries))
 
     def _begin(self):
-        """Directions drawn at random."""
+        """Draws the directions at random."""
         rng = np.random.default_rng(self.seed)
         directions = rng.standard_normal(self.directions.shape[::-1])
         self.directions.assign(unit_rows(directions).T)
@@ -184,7 +186,7 @@ class PrivatePatches(PatchResponses, ProvenMap):
 
     @property
     def cluster_bound(self):
-        """L2 bound on what a record says of all directions together."""
+        """L2 bound on a record's sums of all directions together."""
         return 1 / math.sqrt(self.filters)
 
     def release_names(self):
@@ -199,7 +201,7 @@ class PrivatePatches(PatchResponses, ProvenMap):
 
     def planned_releases(self, reading):
         """The releases of the layer: the second moment of its patches, then
-        in every round their sums by direction."""
+        their sums by direction in every round."""
 
         def read_clusters():
             for inputs, rows, *owners in reading.unlabelled(self):
@@ -207,7 +209,7 @@ class PrivatePatches(PatchResponses, ProvenMap):
 
         def whiten(release):
             count, moment = release.count(), release.moment(2)
-            # Nothing may be left that an earlier release taught.
+            # Nothing from an earlier release may be left.
             self._begin()
             self._assign(
                 moment[:-1, -1] / self.constant / count,
@@ -265,8 +267,8 @@ class PrivatePatches(PatchResponses, ProvenMap):
         Args:
             inputs: NumPy `(n, height, width, channels)`, or as
                 `data_format` says.
-            chunks: whether few records come at a time, so that memory is
-                bounded; else all at once.
+            chunks: `True` yields a few records at a time to bound memory,
+                `False` all at once.
 
         Yields:
             NumPy `(m, positions, d + 1)`.
@@ -291,11 +293,10 @@ class PrivatePatches(PatchResponses, ProvenMap):
             yield found
 
     def clusters(self, inputs):
-        """What each record says of the directions, see `PatchClustersQuery`.
+        """Each record's sums by direction, see `PatchClustersQuery`.
 
-        Records are computed a few at a time, so many in every batch of one
-        size: what is found of one depends on its row, and not on which
-        others there are.
+        As many records are computed at a time in every batch of one size. The
+        result for a record depends on it and its row, not on other records.
 
         Args:
             inputs: see `patches`.
@@ -321,19 +322,19 @@ class PrivatePatches(PatchResponses, ProvenMap):
         """`clusters` of a few images."""
         z = self._whitened(ops.convert_to_tensor(x), self._release_strides)
         z = ops.reshape(z, (len(x), -1, z.shape[-1]))
-        # How far from flat: of the patch before it is centred.
+        # The weight, how far a patch is from flat, before it is centred.
         length = ops.norm(
             z + ops.cast(self.centre, z.dtype), axis=-1, keepdims=True
         )
         u = z / (ops.norm(z, axis=-1, keepdims=True) + 1e-6)
         directions = ops.cast(self.directions, z.dtype)
-        # Of a patch's mirror image, what is odd has the other sign.
+        # In a patch's mirror image odd components change their sign.
         sign = np.ones((z.shape[-1], 1), "float32")
         sign[self._even :] = -1.0
         sign = ops.convert_to_tensor(sign)
         found = [directions, ops.multiply(sign, directions)][: 1 + self.flip]
         q = ops.matmul(u, ops.concatenate(found, axis=1))
-        # A share of each, not the nearest: rounding moves no patch.
+        # A share of every direction: rounding does not reassign a patch.
         q = ops.softmax(_CONCENTRATION * q, axis=-1)
         u = u * (length / (1.0 + length)) / z.shape[1]
         sums = ops.matmul(ops.transpose(q, (0, 2, 1)), u)

@@ -4,7 +4,7 @@ import keras
 
 
 def begin(training, model, data):
-    """The callback of the published form and its pre-trained RBMs."""
+    """Pre-trains the RBMs; returns the callback of the published form."""
     private = None
     if training.epsilon is not None:
         lot = training.lot or len(data[0])
@@ -14,14 +14,14 @@ def begin(training, model, data):
 
 
 def published(training, model, data):
-    """As printed: pre-trained under noise, then the layers above. Without an
-    epsilon the model must be without noise."""
+    """Trains as printed: pre-trains with noise, then trains the layers above.
+    Without an epsilon the model must have no noise."""
     private = begin(training, model, data)
     return training.fit(model, data, private)
 
 
 def split(model):
-    """What is below the flattened maps, and above; the output layer keeps
+    """The models below and above the flattened maps; the output layer keeps
     its noise."""
     maps = model.get_layer("flatten").output
     below = keras.Model(model.inputs[0], maps)

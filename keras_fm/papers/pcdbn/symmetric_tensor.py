@@ -1,8 +1,8 @@
-"""Symmetric tensors, every entry held once.
+"""Symmetric tensors, with every entry held once.
 
-Indices i_0 <= i_1 <= ... stand in colexicographic order: by the last one,
-then by the one before. Tuples whose last index is l are then the first
-C(l + m - 1, m - 1) tuples of one order less, with l appended.
+Indices i_0 <= i_1 <= ... are in colexicographic order: sorted by the last
+one, then by the one before. The tuples whose last index is l are then the
+first C(l + m - 1, m - 1) tuples of one order less, with l appended.
 """
 
 import functools
@@ -28,7 +28,7 @@ def monomials(u, order):
 
 @functools.lru_cache(maxsize=16)
 def indices(p, order):
-    """Index tuples of the unique entries, a tuple a row."""
+    """Index tuples of the unique entries, one per row."""
     if order == 1:
         return np.arange(p, dtype=np.int32)[:, None]
     lower, blocks = indices(p, order - 1), []
@@ -54,14 +54,14 @@ def rank(indices):
 
 @functools.lru_cache(maxsize=8)
 def pairs(p):
-    """Where `(i, j)` stands among pairs, `(p, p)`."""
+    """Positions of `(i, j)` among pairs, `(p, p)`."""
     i, j = np.indices((p, p))
     return rank(np.stack([np.minimum(i, j), np.maximum(i, j)], axis=-1))
 
 
 @functools.lru_cache(maxsize=4)
 def flattening(p, order):
-    """Where the product of two monomials stands among the unique entries,
+    """Positions of the products of two monomials among the unique entries,
     for a matrix of monomials of half the order by the same."""
     left, right = indices(p, order - order // 2), indices(p, order // 2)
     shape = len(left), len(right)
@@ -78,9 +78,9 @@ def flattening(p, order):
 
 @functools.lru_cache(maxsize=8)
 def multiplicities(p, order):
-    """How many entries of the whole tensor each unique entry stands for."""
+    """Number of entries of the whole tensor equal to each unique entry."""
     unique = indices(p, order)
-    # m! over the factorials of the runs, built up run by run.
+    # m! over the factorials of the runs, computed run by run.
     run, product = np.ones(len(unique)), np.ones(len(unique))
     for k in range(1, order):
         run = np.where(unique[:, k] == unique[:, k - 1], run + 1, 1.0)
@@ -91,7 +91,7 @@ def multiplicities(p, order):
 def spread(p, order):
     """Sum over unique entries of 1 / multiplicity.
 
-    The coefficient of t^m in (sum_k k! t^k)^p, over m!.
+    It is the coefficient of t^m in (sum_k k! t^k)^p, over m!.
     """
     factorials = [math.factorial(k) for k in range(order + 1)]
     power = [1] + [0] * order
