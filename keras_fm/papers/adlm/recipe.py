@@ -1,4 +1,4 @@
-"""AdLM and ILM: noise on the first layer's inputs, with or without relevance."""
+"""AdLM and ILM: noise on the first layer's inputs, by relevance or equal."""
 
 from keras_fm.core.guarantee import Published
 from keras_fm.heads.taylor_cross_entropy import TaylorCrossEntropy

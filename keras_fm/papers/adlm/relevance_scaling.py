@@ -97,7 +97,7 @@ class RelevanceScaling(ReleasedLayer):
         return f"scales of layer '{self.name}': from the released relevance"
 
     def planned_releases(self, reading):
-        """A first model of the output layer, and its relevance at this layer."""
+        """A first model of the output layer, and its relevance here."""
         first, second = self.release_names()
         head, ball = reading.top, "l1"
         if reading.ledger.budget.delta > 0:

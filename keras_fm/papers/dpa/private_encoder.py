@@ -45,7 +45,8 @@ class PrivateEncoder(PretrainedLayer):
       post-processing, which uses no more budget, for any number of units.
     * `source="random"`: the encoder is public and random. The reconstruction
       objective's coefficients A = sum h h^T (shared by all visible units)
-      and S = sum h t^T are released once. The decoder minimises it.
+      and S = sum h t^T are released once. The decoder minimises the noisy
+      objective.
       With `rounds=R` the decoder's transpose becomes the next round's
       encoder (tied weights) and A, S are released again; the share of the
       budget is split. `rounds` > 1 with `source="moments"` releases the

@@ -19,11 +19,12 @@ EXPANSION_REASON = (
 @keras.saving.register_keras_serializable(package="keras_fm")
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PublishedFunctionalNet(PaperSettings):
-    """What the published FunctionalNet needs beside its layers.
+    """Settings of the published FunctionalNet.
 
-    Give it to `keras_fm.Published(lot="data", settings=...)`. The noise is
-    that of Theorem 6. (Lemma 1 takes it from the largest change that one
-    record makes to the coefficients of the records at hand, which is private
+    Its epsilon is claimed by the paper, not proven. Pass them to
+    `keras_fm.Published(lot="data", settings=...)`. The noise is that of
+    Theorem 6. (Lemma 1 scales the noise by the largest change that one record
+    makes to the coefficients of the given records. That change is private
     itself: neighbouring data sets would get different noise.)
 
     Args:
@@ -50,9 +51,9 @@ class PublishedFunctionalNet(PaperSettings):
 def network_expansion_sensitivity(sizes, *, neighbours):
     """S of FunctionalNet's Theorem 6: `2 (0.25^m P + P (0.1^m + 0.001625 m))`.
 
-    With P the product of the sizes of the m layers above the inputs. As
-    printed, for replace_one; half of it for add_remove. It is no bound: with
-    five inputs and one output in [0, 1] two records reach 1.63 for 0.70
+    P is the product of the sizes of the m layers above the inputs. As
+    printed, for replace_one; half for add_remove. It is not a bound: with
+    five inputs and one output in [0, 1], S is 0.70 and two records reach 1.63
     (docs/proofs/network_expansion.md).
 
     Args:

@@ -1,4 +1,4 @@
-"""How a `FunctionalNet` learns from the releases of its rounds."""
+"""Training of a `FunctionalNet` on the releases of its rounds."""
 
 import numpy as np
 
@@ -8,16 +8,16 @@ from keras_fm.core.released import check_paid
 class ExpansionDescent:
     """Steps to the minima of released quadratics, one for each round.
 
-    Post-processing of the releases alone, so every process that has them
-    comes to the same weights. A fit with `PrivateModel` does this by itself;
-    by hand it is for records in several processes
+    It only post-processes releases, so every process that has them computes
+    the same weights. A fit with `PrivateModel` does this by itself. Use this
+    class if the records are in several processes
     (`keras_fm.gathered_rounds`).
 
     Args:
         model: a `FunctionalNet`, at the public weights it begins with.
         ridge_factor: ridge in units of the noise's spectral edge.
-        printed: whether steps are those of the paper, to the minimum of the
-            released quadratic as it is: the published form.
+        printed: `True` for the published form, whose steps go to the minimum
+            of the unchanged released quadratic.
 
     Example:
 
@@ -36,11 +36,11 @@ class ExpansionDescent:
         self._releases = []
 
     def learn(self, release, move=True):
-        """One round.
+        """Takes the step of one round.
 
         Args:
             release: a `NetworkExpansionRelease` at the model's weights.
-            move: whether the model is moved.
+            move: whether the model's weights are set to the result.
         """
         model = self._model
         weights = model.augmented_weights()
@@ -62,21 +62,20 @@ class ExpansionDescent:
             model.set_augmented_weights(self._minimiser)
 
     def install(self, ledger_json):
-        """Puts the last round's quadratic in the place of the records."""
+        """Makes the model train on the last round's quadratic."""
         self._model.set_release(
             self._curvatures, self._minimiser, ledger_json, self._printed
         )
 
     def finish(self, ledger):
-        """Ends the rounds of a model whose records are elsewhere: from now
-        on `fit` trains on the last quadratic and reads nothing.
+        """Ends the rounds of a model whose records are elsewhere. From then
+        on `fit` trains on the last quadratic and uses no records.
 
         Args:
-            ledger: the `Ledger` that was charged for all of them.
+            ledger: the `Ledger` that was charged for all rounds.
 
         Raises:
-            ValueError: if rounds are missing, or the ledger does not hold
-                them.
+            ValueError: if rounds are missing in the model or in the ledger.
         """
         model, rounds = self._model, len(self._releases)
         if rounds != model.rounds:

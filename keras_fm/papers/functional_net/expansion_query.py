@@ -1,14 +1,14 @@
 """Second-order Taylor coefficients of a whole network about one point.
 
-With a the affine outputs of a layer, z what it reads (a constant 1 for the
-bias appended) and E the error of a record,
+a are the affine outputs of a layer, z its inputs (with a constant 1 appended
+for the bias), and E is the error of a record:
 
     g_ij = delta_i z_j,    delta_i = dE/da_i,
-    h_ij = b_i v_j,        b_i = d2E/da_i^2 (or a bound), v_j = z_j^2,
+    h_ij = b_i v_j,        b_i = d2E/da_i^2 (or a bound), v_j = z_j^2.
 
-so the record's coefficients of a layer are two outer products. Their norms
-are products of the factors' norms: a record is clipped before any of its
-coefficients is formed, and only sums over records are made, in float64.
+The record's coefficients of a layer are therefore two outer products, whose
+norms are products of the factors' norms. A record is clipped before any of
+its coefficients is formed. Only sums over records are computed, in float64.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ from keras_fm.kernel.sums import by_unit, inside
 
 CURVATURES = ("majorized", "diagonal")
 NORMS = ("l2", "l1")
-# The square of a smaller norm must not pass for zero.
+# The square of a smaller norm would underflow to zero.
 _TINY = 1e-290
 _HUGE = 1e100
 _LARGEST_NORM = 1e250
@@ -36,25 +36,25 @@ _LARGEST_NORM = 1e250
 class NetworkExpansionQuery(SumQuery):
     """Gradient and diagonal curvature of a network's error, clipped jointly.
 
-    A record's vector is `[g; curvature_weight h]` over all layers, scaled
-    back to `clip` as a whole, so that the ratio of its parts (the Newton
-    step) stays as it is.
+    A record's vector is `[g; curvature_weight h]` over all layers. It is
+    scaled back to `clip` as a whole, which keeps the ratio of its parts (the
+    Newton step).
 
     Args:
-        shapes_of_layers: tuple of `(inputs, units)` of every layer, the
-            constant input of a bias counted.
+        shapes_of_layers: tuple of `(inputs, units)` of every layer. The
+            constant input of a bias counts.
         clip: float > 0, threshold on the norm of one record's vector, which
-            is the sensitivity; or `None`: exact sums without a sensitivity.
-        norm: `"l2"` (Gaussian noise) or `"l1"` (pure epsilon): the norm that
-            is clipped.
-        curvature: how v follows from z: `"diagonal"`, `z_j^2` (the paper);
-            or `"majorized"`, `|z_j| ||z||_1`, for which
-            `(sum_j z_j d_j)^2 <= sum_j v_j d_j^2`: moving all weights of a
-            unit at once is covered.
-        curvature_weight: float > 0, what h counts in the vector. Public.
-        grouped: whether the privacy unit is an owner of several records:
-            `clip` is the threshold on the sum of an owner's vectors as on
-            each of them.
+            is the sensitivity; or `None` for exact sums, which have no
+            sensitivity.
+        norm: the norm that is clipped: `"l2"` (Gaussian noise) or `"l1"`
+            (pure epsilon).
+        curvature: `"diagonal"`: v_j is `z_j^2`, as in the paper.
+            `"majorized"`: v_j is `|z_j| ||z||_1`. Then
+            `(sum_j z_j d_j)^2 <= sum_j v_j d_j^2`, a bound that holds if all
+            weights of a unit move at once.
+        curvature_weight: float > 0, public weight of h in the vector.
+        grouped: `True` if the privacy unit is an owner of several records:
+            `clip` then also limits the sum of an owner's vectors.
 
     Raises:
         ValueError: if an argument is outside its range.
@@ -114,7 +114,7 @@ class NetworkExpansionQuery(SumQuery):
 
     @property
     def reads(self):
-        """What one release takes, in words."""
+        """Describes in words what a release uses of the records."""
         kind = "diagonal" if self.curvature == "diagonal" else "majorized"
         clipped = "unclipped"
         if self.clip is not None:
@@ -130,12 +130,12 @@ class NetworkExpansionQuery(SumQuery):
         )
 
     def sensitivity(self, norm, *, neighbours):
-        """Sensitivity of the sum: `clip` (add_remove), `2 clip`
-        (replace_one), in the norm that is clipped.
+        """Sensitivity of the sum, in the norm that is clipped: `clip`
+        (add_remove), `2 clip` (replace_one).
 
-        In the other norm: the L2 norm of a vector is at most its L1 norm;
-        its L1 norm at most `sqrt(size)` times its L2 norm.
-        docs/proofs/network_expansion.md, proposition 2; of owners,
+        For the other norm: the L2 norm of a vector is at most its L1 norm,
+        and its L1 norm is at most `sqrt(size)` times its L2 norm.
+        docs/proofs/network_expansion.md, proposition 2; for owners,
         docs/proofs/gradient.md, proposition 6.
 
         Args:
@@ -143,7 +143,7 @@ class NetworkExpansionQuery(SumQuery):
             neighbours: `"add_remove"` or `"replace_one"`.
 
         Raises:
-            ValueError: without a `clip`.
+            ValueError: if `clip` is `None`.
         """
         if self.clip is None:
             raise ValueError(
@@ -158,8 +158,8 @@ class NetworkExpansionQuery(SumQuery):
     # Statistics ----------------------------------------------------------
 
     def at(self, weights):
-        """The same with the weights it is expanded about, so that sums about
-        other weights are not merged with these.
+        """This query at the weights of the expansion, so that sums about
+        different weights are never merged.
 
         Args:
             weights: list of `(inputs, units)` arrays, public.
@@ -168,18 +168,18 @@ class NetworkExpansionQuery(SumQuery):
 
     @property
     def entry_bounds(self):
-        """Bounds on what one record adds to an entry of either."""
+        """Bounds on one record's part of an entry of g and of h."""
         return self.clip, self.clip / self.curvature_weight
 
     def num_records(self, factors, *_):
-        """How many records a batch holds."""
+        """Number of records in a batch."""
         return len(factors[0][0])
 
     def accumulate(self, statistics, factors, owners=None, clip=True):
-        """Statistics with a batch added.
+        """Adds a batch to the statistics.
 
         Args:
-            statistics: what `zero()` or an earlier call returned.
+            statistics: the result of `zero()` or of an earlier call.
             factors: for every layer a tuple `(z, delta, b)` of arrays
                 `(n, inputs)`, `(n, units)`, `(n, units)`.
             owners: `(n,)` ids, needed if `grouped`: all records of an owner
@@ -187,7 +187,7 @@ class NetworkExpansionQuery(SumQuery):
             clip: ignored: every record is clipped if there is a threshold.
 
         Raises:
-            ValueError: on wrong shapes, or a factor that is no finite
+            ValueError: on wrong shapes, or a factor that is not a finite
                 number. Nothing is added then.
         """
         rows = self._check(factors)
@@ -259,13 +259,14 @@ class NetworkExpansionQuery(SumQuery):
             return np.ones(n)
         with np.errstate(over="ignore", invalid="ignore"):
             norms = self._norms(rows)
-        # Where a product may overflow, or a scaled factor lose its digits,
-        # the record counts for nothing.
+        # A record whose products may overflow, or whose scaled factors may
+        # lose their digits, is left out.
         for row in rows:
             for factor in (row[0], row[2], row[3]):
                 norms[np.abs(factor).max(axis=1) > _HUGE] = np.inf
         norms[~(norms <= _LARGEST_NORM)] = np.inf
-        # Inside by more than the rounding of norms and products amounts to.
+        # Stay below the bound by more than the rounding error of norms and
+        # products.
         terms = 4 * len(self.shapes_of_layers) + 400
         bound = self.clip * (1 - terms * np.finfo(np.float64).eps)
         return np.minimum(1.0, bound / np.maximum(norms, _TINY))
@@ -282,13 +283,13 @@ class NetworkExpansionQuery(SumQuery):
                     product = product * summation.lengths(right, "l1")
                     total = total + weight * product
                 else:
-                    # Not as products of squares, which may underflow.
+                    # Products of squares may underflow.
                     product = _lengths(left) * _lengths(right)
                     total = np.hypot(total, weight * product)
         return total
 
     def pack(self, statistics, norm):
-        """The vector that is perturbed: `[g; curvature_weight h]`."""
+        """The vector that gets the noise: `[g; curvature_weight h]`."""
         gradient, curvature = statistics
         return np.concatenate([gradient, self.curvature_weight * curvature])
 
@@ -298,7 +299,7 @@ class NetworkExpansionQuery(SumQuery):
         return vector[:p].copy(), vector[p:] / self.curvature_weight
 
     def layers(self, vector):
-        """A vector `(P,)` as list of `(inputs, units)` arrays."""
+        """A vector `(P,)` as a list of `(inputs, units)` arrays."""
         found, start = [], 0
         for inputs, units in self.shapes_of_layers:
             stop = start + inputs * units
@@ -318,18 +319,18 @@ def _lengths(rows):
 class NetworkExpansionRelease(Release):
     """A released `NetworkExpansionQuery`: a quadratic in every weight.
 
-    Everything here is post-processing: exact functions of the released
-    coefficients and of public constants.
+    All methods are post-processing: exact functions of the released
+    coefficients and of public constants. They use no more budget.
     """
 
     def quadratic(self, ridge_factor=0.5, damping=0.1):
         """The convex quadratic `sum g d + 1/2 h d^2` of every layer, d the
         weights minus those it was expanded about.
 
-        A curvature that is not positive has no minimum. Negative ones are
-        set to zero, and to all of a layer is added `damping` times their
-        mean and `2 ridge_factor` standard deviations of their noise: a rule
-        from the release and public numbers.
+        Without a positive curvature there is no minimum. Negative curvatures
+        are set to zero. Then `damping` times a layer's mean curvature, and
+        `2 ridge_factor` standard deviations of the noise, are added to all of
+        its curvatures. This rule uses only the release and public numbers.
 
         Args:
             ridge_factor: float >= 0.
@@ -347,15 +348,15 @@ class NetworkExpansionRelease(Release):
             objective.layers(self.statistics["curvature"]),
         ):
             h = np.maximum(h, 0.0) + damping * max(h.mean(), 0.0) + ridge
-            # Without noise a weight that no record moves stays where it is.
+            # Without noise, a weight that no record moves must not change.
             found.append((g, np.maximum(h, _floor(h))))
         return found
 
     def printed(self):
-        """The quadratic as the paper prints it, neither damped nor ridged.
+        """The quadratic as in the paper, without damping and ridge.
 
-        Along a weight whose curvature is not positive it has no minimum;
-        such a weight stays where it is.
+        Along a weight whose curvature is not positive it has no minimum:
+        such a weight does not move.
 
         Returns:
             as `quadratic`.
@@ -373,14 +374,14 @@ class NetworkExpansionRelease(Release):
 
 
 def _floor(h):
-    """What stands for a curvature of zero."""
+    """The positive value that replaces a curvature of zero."""
     return max(h.max() * 1e-12, np.finfo(float).tiny)
 
 
 class ExpansionAt(AtWeights):
-    """A `NetworkExpansionQuery` at a network's weights: a list of
-    `(inputs, units)` arrays. The factors of a batch must be those at these
-    weights: they hold them no more."""
+    """A `NetworkExpansionQuery` at a network's weights, a list of
+    `(inputs, units)` arrays. The factors of a batch must be computed at these
+    weights; factors do not hold weights, so this is not checked."""
 
     def __init__(self, objective, weights):
         super().__init__(objective, weights, objective.shapes_of_layers)

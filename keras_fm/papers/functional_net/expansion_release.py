@@ -1,7 +1,7 @@
-"""What a fit of a `FunctionalNet` releases: its expansion, round by round.
+"""Releases of a `FunctionalNet`'s fit: its expansion, round by round.
 
-Each round reads every record once: the coefficients of the expansion about
-the weights that the round before led to.
+Each round uses every record once. It releases the coefficients of the
+expansion about the weights that the previous round set.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ def planned_releases(model, reading):
 
     Args:
         model: a `FunctionalNet`.
-        reading: a `keras_fm.training.reading.Reading`.
+        reading: a `keras_fm.training.proven_plan.ProvenPlan`.
     """
     reading.check_reach("a FunctionalNet")
     norm = "l2" if reading.ledger.budget.delta > 0 else "l1"
@@ -40,14 +40,14 @@ def planned_releases(model, reading):
             yield found, *owners
 
     def learn(release, last):
-        # Where the last round leads, `install` decides.
+        # After the last round `install` decides whether weights move.
         descent.learn(release, move=not last)
         if last:
             reading.keep_top(release)
             descent.install(reading.ledger.to_json())
 
     def undo():
-        # Weights between rounds are known to no ledger but this one.
+        # No other ledger knows the weights between rounds.
         if "weights" in before:
             model.set_augmented_weights(before["weights"])
 
@@ -90,7 +90,7 @@ def planned_releases(model, reading):
 
 
 def _claim(entry):
-    """The entry of a round that nothing proves."""
+    """The ledger entry of a round, marked as claimed."""
     epsilon = entry.mechanism["epsilon"]
     scale = entry.mechanism["sensitivity"] / epsilon
     return dataclasses.replace(

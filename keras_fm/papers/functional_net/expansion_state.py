@@ -8,14 +8,14 @@ from keras_fm.core.released import stored_arrays
 
 @keras.saving.register_keras_serializable(package="keras_fm")
 class ExpansionState(ReleasedLayer):
-    """What the Taylor expansion of a `FunctionalNet` consists of.
+    """Holds the Taylor expansion of a `FunctionalNet`.
 
-    Before a release: the weights that the objective is expanded about.
-    After one: the released quadratic, as its curvatures and its minimiser.
-    Both are saved with the model; noise alone is in neither.
+    Before a release it holds the weights that the objective is expanded
+    about, after one the released quadratic (its curvatures and minimiser).
+    Both are saved with the model; neither holds the noise by itself.
 
-    The layer returns its inputs; in training under a proven release it
-    returns zeros, so that metrics say nothing of how well the model fits the
+    The layer returns its inputs. In training under a proven release it
+    returns zeros, so that metrics do not show how well the model fits the
     private records.
 
     Example:
@@ -26,16 +26,16 @@ class ExpansionState(ReleasedLayer):
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
-        # Plain: the weights belong to the layers of the network.
+        # Hidden from Keras: the weights belong to the network's layers.
         self.__dict__["_describes"] = []
-        # Counts what a step that was compiled before does not know.
+        # Counts changes that a compiled step does not see.
         self.generation = 0
 
     def call(self, inputs, training=None):
         training = self.in_training(training)
         if self._released is None or self.published:
             return inputs
-        # No record may move the weights, in whatever loop.
+        # No record may move the weights, in any training loop.
         return ops.zeros_like(inputs) if training else ops.stop_gradient(inputs)
 
     def compute_output_shape(self, input_shape):
@@ -44,7 +44,7 @@ class ExpansionState(ReleasedLayer):
     # The point -----------------------------------------------------------
 
     def set_point(self, weights):
-        """Sets what the objective is expanded about.
+        """Sets the weights that the objective is expanded about.
 
         Args:
             weights: list of arrays.
@@ -67,7 +67,7 @@ class ExpansionState(ReleasedLayer):
     trains_on_release = True
 
     def describe(self, weights):
-        """Names the weights of the network that a release describes."""
+        """Sets which weights of the network a release describes."""
         self.__dict__["_describes"] = list(weights)
 
     def described_weights(self):
@@ -80,7 +80,7 @@ class ExpansionState(ReleasedLayer):
         return self.released_loss(self.described_weights())
 
     def set_release(self, curvatures, minimiser, published, ledger_json):
-        """Puts a released quadratic in the place of the data.
+        """Makes the layer train on a released quadratic, not on records.
 
         Args:
             curvatures, minimiser: lists of arrays in the shapes of the
@@ -101,8 +101,8 @@ class ExpansionState(ReleasedLayer):
         return [ops.convert_to_numpy(v) for v in self._listed("minimiser")]
 
     def released_loss(self, weights):
-        """`1/2 sum h (w - minimiser)^2`, the largest h being 1: what the
-        released quadratic is above its minimum.
+        """`1/2 sum h (w - minimiser)^2`: the released quadratic above its
+        minimum, scaled so that the largest h is 1.
 
         Args:
             weights: list of tensors.
@@ -132,7 +132,7 @@ class ExpansionState(ReleasedLayer):
         store["published"] = np.array(self.published)
 
     def _arrays_of(self, store, *kinds):
-        """Arrays of a file, in the shapes of the weights."""
+        """Arrays read from a file, in the shapes of the weights."""
         shapes = {
             f"{kind}_{index}": point.shape
             for kind in kinds

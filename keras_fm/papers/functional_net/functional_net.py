@@ -20,7 +20,7 @@ from keras_fm.per_example import (
 )
 from keras_fm.per_example.stages import Stage, constant, weights_of
 
-# Sums over outputs: what the recursions need.
+# The recursions need losses that are sums over outputs.
 LOSSES = ("binary_crossentropy", "squared_error")
 
 
@@ -28,58 +28,59 @@ LOSSES = ("binary_crossentropy", "squared_error")
 class FunctionalNet(StackModel):
     """FunctionalNet: a network trained on its own noisy Taylor expansion.
 
-    Manco and Pirro, SEBD 2018. The error of all records is expanded about
-    the current weights to second order (gradient and diagonal curvature, a
-    network's recursions), the coefficients are perturbed once, and the
-    resulting quadratic is minimised; `rounds` of it, each about the minimum
-    of the one before. All rounds are read when a private fit begins; the fit
-    itself then trains on the last quadratic and reads nothing, for as many
-    epochs as you like.
+    Manco and Pirro, SEBD 2018. A round expands the error of all records
+    about the current weights to second order (gradient and diagonal
+    curvature, by recursions over the layers). The coefficients get noise
+    once; this noisy sum is the round's release. The resulting quadratic is
+    minimised, and the next round expands about its minimum. All `rounds` are
+    released when a private fit begins. The fit itself then trains on the last
+    quadratic and uses no records, for as many epochs as you like.
 
     `keras_fm.callbacks.PrivateModel` makes it private:
 
-    * `guarantee="proven"`: every record's gradient and curvature are clipped
-      together before they are summed; Gaussian noise (L2) or, with
-      delta = 0, Laplace noise (L1), the budget split equally over rounds.
-    * `guarantee=Published(lot="data")`: exact sums, clipped as a sum (see
-      `keras_fm.models.PublishedFunctionalNet`), Laplace noise of scale
-      S / epsilon with the S of Theorem 6, which is not a bound
-      (docs/guarantees.md): claimed. The step
-      is the printed one, to the minimum of the released quadratic with the
-      diagonal curvature: the arguments of the step do not change it. Theorem
-      6 is of sigmoid units and inputs in [0, 1], such as
-      `NormalizationLayer((low, high), "linf")` gives them.
+    * `guarantee="proven"`: a proof covers epsilon. Every record's gradient
+      and curvature are clipped together before they are summed. The noise is
+      Gaussian (L2) or, with delta = 0, Laplace (L1). Rounds get equal shares
+      of the budget.
+    * `guarantee=Published(lot="data")`: the paper's algorithm, whose epsilon
+      is claimed: exact sums, clipped as a sum (see
+      `keras_fm.models.PublishedFunctionalNet`), with Laplace noise of scale
+      S / epsilon. The S of Theorem 6 is not a bound (docs/guarantees.md). The
+      step is the printed one, to the minimum of the released quadratic with
+      the diagonal curvature; the step's arguments do not change it. Theorem 6
+      assumes sigmoid units and inputs in [0, 1], for example from
+      `NormalizationLayer((low, high), "linf")`.
 
-    Without it, `fit` refuses. With `unprotected=True` it minimises the exact
-    expansion about `expansion_point` (the weights the model was built with,
-    until `expand()`): the truncated twin, with nothing private about it.
+    Without the callback, `fit` refuses. With `unprotected=True` it minimises
+    the exact expansion about `expansion_point` (the weights the model was
+    built with, until `expand()`). This is the truncated twin, not private.
 
     Args:
         input_shape: shape of one record.
-        layers: `Dense` layers that are trained. Activations as arguments:
-            "linear", "relu", "leaky_relu", "sigmoid", "tanh", "softplus",
-            "elu", "silu", "gelu" (the paper: sigmoid). The last has none
-            with cross-entropy.
+        layers: `Dense` layers to train. Pass activations as arguments of the
+            layers: "linear", "relu", "leaky_relu", "sigmoid", "tanh",
+            "softplus", "elu", "silu", "gelu" (the paper: sigmoid). With
+            cross-entropy the last layer has none.
         loss: `"binary_crossentropy"` (per class, on logits) or
             `"squared_error"` (`1/2 ||output - y||^2`).
         rounds: int R >= 1, expansions of a private fit.
         clip: float > 0, threshold on one record's coefficients, gradient
-            and curvature together. Far below their norm every record counts
-            the same.
-        curvature: of the proven form: `"majorized"`: bounds the error along
-            all weights of a unit at once, so that a full step does not
-            overshoot; or `"diagonal"`, the paper's.
-        curvature_weight: float > 0, what the curvature counts beside the
+            and curvature together. If it is far below their norms, every
+            record counts the same.
+        curvature: proven form only: `"majorized"` bounds the error if all
+            weights of a unit move at once, so that a full step does not
+            overshoot; `"diagonal"` is the paper's.
+        curvature_weight: float > 0, weight of the curvature against the
             gradient when both are clipped and perturbed.
-        step_size: of the proven form: float > 0, part of the way to the
-            minimum of a quadratic that a round goes; 1 is the paper's. `None`
-            is a rule: 1 for one layer, for which the majorized curvature is a
-            bound, and half as much with every layer more.
-        momentum: of the proven form: float in [0, 1), part of the step before
-            that is added.
-        damping: of the proven form: float >= 0, part of a layer's mean
+        step_size: proven form only: float > 0, the fraction of the way to a
+            quadratic's minimum that a round moves; 1 is the paper's. `None`
+            is 1 for one layer, for which the majorized curvature is a bound,
+            and is halved for every further layer.
+        momentum: proven form only: float in [0, 1), fraction of the previous
+            step that is added.
+        damping: proven form only: float >= 0, fraction of a layer's mean
             curvature that is added to all of its curvatures, beside the
-            noise's.
+            ridge for the noise.
         below: layers with public, frozen or already released weights that
             are applied first.
         unprotected: `True` for the non-private twin.
@@ -88,7 +89,7 @@ class FunctionalNet(StackModel):
     logits, or outputs.
 
     Raises:
-        ValueError: if coefficients of a layer are not known, an argument is
+        ValueError: if a layer's coefficients are not known, or an argument is
             outside its range.
 
     Example:
@@ -175,16 +176,16 @@ class FunctionalNet(StackModel):
     def _carrier(self):
         return self._state
 
-    # What is private -----------------------------------------------------
+    # Private fit ---------------------------------------------------------
 
     @property
     def rounds(self):
-        """Expansions of a private fit."""
+        """Number of expansions of a private fit."""
         return self._given["rounds"]
 
     @property
     def step_size(self):
-        """Part of the way to a quadratic's minimum that a round goes."""
+        """Fraction of the way to a quadratic's minimum that a round moves."""
         given = self._given["step_size"]
         if given is None:
             return 0.5 ** (len(self.private_layers) - 1)
@@ -192,12 +193,12 @@ class FunctionalNet(StackModel):
 
     @property
     def momentum(self):
-        """Part of the step before that is added to a step."""
+        """Fraction of the previous step that is added to a step."""
         return self._given["momentum"]
 
     @property
     def damping(self):
-        """Part of a layer's mean curvature that all of them get."""
+        """Fraction of a layer's mean curvature that is added to each."""
         return self._given["damping"]
 
     trains_on_release = True
@@ -216,7 +217,7 @@ class FunctionalNet(StackModel):
         return expansion_release.planned_releases(self, reading)
 
     def check_labels(self, y, n):
-        """Refuses labels or targets that no output is for."""
+        """Refuses labels or targets that do not fit the outputs."""
         if y is None:
             return
         if self.needs_labels:
@@ -233,7 +234,7 @@ class FunctionalNet(StackModel):
         )
 
     def objective(self, norm="l2", clipped=True, grouped=False):
-        """What one round releases, a `NetworkExpansionQuery`.
+        """The `NetworkExpansionQuery` that one round releases.
 
         Args:
             norm: `"l2"` or `"l1"`, the norm that is clipped.
@@ -256,7 +257,7 @@ class FunctionalNet(StackModel):
         )
 
     def set_release(self, quadratics, minimiser, ledger_json, published=False):
-        """Puts a released quadratic in the place of the data.
+        """Makes the model train on a released quadratic, not on records.
 
         Args:
             quadratics: list of curvatures of every layer, `(inputs, units)`
@@ -282,7 +283,7 @@ class FunctionalNet(StackModel):
         return found
 
     def set_augmented_weights(self, weights):
-        """Sets the trained weights from what `augmented_weights` gives."""
+        """Sets the trained weights, in the shapes of `augmented_weights`."""
         held = [w for layer in self.private_layers for w in weights_of(layer)]
         for weight, value in zip(held, self._split(weights)):
             weight.assign(value)
@@ -305,19 +306,19 @@ class FunctionalNet(StackModel):
 
     @property
     def expansion_point(self):
-        """Weights the exact objective is expanded about: a list of arrays,
-        kernel and bias of every trained layer."""
+        """Weights that the exact objective is expanded about: a list of
+        arrays, kernel and bias of every trained layer."""
         return [ops.convert_to_numpy(v) for v in self._state.point()]
 
     def expand(self, weights=None):
-        """Sets what the exact objective is expanded about.
+        """Sets the weights that the exact objective is expanded about.
 
         Args:
             weights: list of arrays like `expansion_point`, or `None` for
                 the current weights.
 
         Raises:
-            ValueError: if shapes do not fit.
+            ValueError: if the shapes do not fit.
         """
         held = [w for layer in self.private_layers for w in weights_of(layer)]
         if weights is None:
@@ -331,13 +332,14 @@ class FunctionalNet(StackModel):
         self._state.set_point(weights)
 
     def factors(self, x, y=None, curvature=None):
-        """What every record's coefficients at the current weights are
-        products of. They are private.
+        """Factors of every record's coefficients at the current weights.
+
+        They are private, like the records.
 
         Args:
             x: records, `(n, *input_shape)`.
             y: as in `fit`.
-            curvature: `None` for the model's, or the one that b is of.
+            curvature: `None` for the model's, or another one for b.
 
         Returns:
             list of NumPy arrays `(z, delta, b)` for every trained layer, see
@@ -356,7 +358,7 @@ class FunctionalNet(StackModel):
 
     def make_train_function(self, force=False):
         if self.published:
-            # A step that was compiled before does not look again.
+            # A step that was compiled before does not check again.
             self._state.check_trains()
         elif self._state._released is not None:
             sealed.seal(self, [self._state])
@@ -415,7 +417,7 @@ class FunctionalNet(StackModel):
 
 
 def _stacked(rows):
-    """Kernel, and the bias as one more row if there is one."""
+    """The kernel, with the bias (if any) as its last row."""
     if len(rows) == 1:
         return rows[0]
     kernel, bias = rows

@@ -1,19 +1,19 @@
 """Gradient and diagonal Hessian of a network's error, as factors per record.
 
-With a_k the affine outputs of layer k, z_k = f_k(a_k) and E the error of one
-record, backwards from the output layer:
+a_k are the affine outputs of layer k, z_k = f_k(a_k), and E is the error of
+one record. Backwards from the output layer:
 
     delta_k = dE/da_k,     delta_k = f'_k (W_{k+1} delta_{k+1}),
     b_k = d2E/da_k^2,      b_k = f'_k^2 (W_{k+1}^2 b_{k+1})
                                  + f''_k (W_{k+1} delta_{k+1}),
 
-W^2 entry by entry. The gradient delta_i z_j is exact. The curvature
-b_i z_j^2 is the diagonal of the Hessian up to the paper's approximation:
-second derivatives of E by two different units of the same layer are left out.
-They vanish for the output layer (every loss here is a sum over outputs), so
-the two last layers are exact, layers below them are not.
+W^2 is taken entry by entry. The gradient delta_i z_j is exact. The curvature
+b_i z_j^2 approximates the diagonal of the Hessian as in the paper: second
+derivatives of E by two different units of the same layer are left out. They
+vanish for the output layer, since every loss here is a sum over outputs. The
+last two layers are therefore exact; layers below them are not.
 
-`"majorized"` leaves out the term with f'' too (the Gauss-Newton matrix), so
+`"majorized"` also leaves out the term with f'' (the Gauss-Newton matrix), so
 that b >= 0 wherever the loss is convex.
 
 Source: Manco and Pirro, "Differential privacy and neural networks: a
@@ -30,7 +30,7 @@ class NetworkExpansion(Stack):
 
     Args:
         stages: list of `Stage`, from the features upwards.
-        loss: of `output_losses`, a sum over outputs.
+        loss: a loss of `output_losses` that is a sum over outputs.
         curvature: `"majorized"` or `"diagonal"`.
     """
 
@@ -44,13 +44,13 @@ class NetworkExpansion(Stack):
         return self.loss.value(self.stages[-1].activation.value(affine[-1]), y)
 
     def factors(self, features, y, weights, curvature=None):
-        """What the coefficients of every record are products of.
+        """Factors of the coefficients of every record.
 
         Args:
-            features: `(n, inputs)`, what the first layer reads.
+            features: `(n, inputs)`, inputs of the first layer.
             y: `(n, outputs)` targets.
-            weights: as `weights` gives them; the point of expansion.
-            curvature: `None` for its own, or another.
+            weights: as `weights` returns them; the point of expansion.
+            curvature: `None` for that of this object, or another.
 
         Returns:
             list of `(z, delta, b)` for every layer: `(n, inputs)` with the
@@ -63,7 +63,7 @@ class NetworkExpansion(Stack):
         b = self.loss.curvature(affine[-1], y)
         diagonal = (curvature or self.curvature) == "diagonal"
         if not diagonal:
-            # The squared error of a saturated unit is not convex.
+            # The squared error of a saturated unit may be concave.
             b = ops.maximum(b, 0.0)
         found = []
         for index in reversed(range(len(self.stages))):
@@ -77,7 +77,7 @@ class NetworkExpansion(Stack):
         return found[::-1]
 
     def _back(self, index, kernel, a, delta, b, diagonal):
-        """From the layer `index` to the affine outputs a below it."""
+        """Propagates from layer `index` to the affine outputs a below it."""
         stage, f = self.stages[index], self.stages[index - 1].activation
         returned = stage.map.backward(delta, [kernel])
         curved = stage.map.backward(b, [ops.square(kernel)])

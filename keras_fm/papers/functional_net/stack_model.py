@@ -1,4 +1,4 @@
-"""What models have in common whose layers are trained on coefficients."""
+"""Base class of models whose layers are trained on coefficients."""
 
 import weakref
 
@@ -14,14 +14,14 @@ from keras_fm.per_example.stages import constant, weights_of
 class StackModel(PrivatePart, keras.Model):
     """Public layers below, trained layers above, and a loss of its own.
 
-    A subclass calls `_keep` once it is built and gives two attributes:
-    `_solver`, with `stages` and `loss`, and `_carrier()`, the layer that
-    carries its release and whose `generation` counts what a compiled step
-    does not know yet.
+    A subclass calls `_keep` once it is built, and has two attributes.
+    `_solver` has `stages` and `loss`. `_carrier()` returns the layer that
+    holds the release, whose `generation` counts changes that a compiled step
+    does not see.
     """
 
     def _keep(self, given, layers, below, inputs, features):
-        # Plain objects: what Keras tracks it would save once more.
+        # Hidden from Keras, which would save tracked objects a second time.
         self.__dict__["_given"] = given
         self.__dict__["_stack"] = (layers, below)
         self.__dict__["_below"] = layer_stack.Below(inputs, features)
@@ -43,16 +43,17 @@ class StackModel(PrivatePart, keras.Model):
     # Where training starts -------------------------------------------------
 
     def start_from(self, weights, public):
-        """Begins with public weights in the place of random ones.
+        """Starts training from public weights instead of random ones.
 
         Args:
             weights: list of arrays, kernel and bias of every trained layer.
-            public: str, where they are from; the privacy statement repeats
-                it. Weights that private records shaped are not public.
+            public: str, the source of the weights; the privacy statement
+                repeats it. Weights computed from private records are not
+                public.
 
         Raises:
             ValueError: if the model was released or perturbed before, shapes
-                do not fit, or `public` is no line of text.
+                do not fit, or `public` is not one line of text.
         """
         check_line("`public`", public)
         if not public:
@@ -71,10 +72,10 @@ class StackModel(PrivatePart, keras.Model):
         self.__dict__["_start"] = (self._carrier()._digest(), public)
 
     def check_start(self):
-        """Refuses to begin with weights that records may have trained.
+        """Refuses to start from weights that records may have trained.
 
         Raises:
-            ValueError: saying how public weights are given.
+            ValueError: with the way to pass public weights.
         """
         known, public = self._start
         if known != self._carrier()._digest() or (
@@ -90,7 +91,7 @@ class StackModel(PrivatePart, keras.Model):
 
     @property
     def start_fact(self):
-        """Where the first weights are from, for the ledger."""
+        """Source of the first weights, for the ledger."""
         return (
             f"initial weights of '{self.name}': public by declaration"
             f"{': ' + self._start[1] if self._start[1] else ''}"
@@ -102,28 +103,28 @@ class StackModel(PrivatePart, keras.Model):
         return list(dict.fromkeys(s.layer for s in self._solver.stages))
 
     def _learned(self):
-        """The variables that learn, those of one layer after the other."""
+        """The trained variables, layer by layer."""
         return [w for layer in self.private_layers for w in weights_of(layer)]
 
     @property
     def feature_model(self):
-        """The model of the layers in `below`: from records to what the
-        first trained layer reads."""
+        """The model of the layers in `below`: from records to the inputs of
+        the first trained layer."""
         return self._below.model
 
     @property
     def needs_labels(self):
-        """Whether y is needed; without, y is what `feature_model` gives
-        unless other targets are given."""
+        """Whether `fit` needs y. If not, the targets are the outputs of
+        `feature_model` unless you pass others."""
         return self._solver.loss.labels
 
     # Keras' training -----------------------------------------------------
 
     def compile(self, optimizer="rmsprop", loss=None, metrics=None, **kwargs):
-        """As in Keras, without a loss: the model has its own.
+        """As in Keras, but without a loss: the model has its own.
 
         Raises:
-            ValueError: if there is one.
+            ValueError: if you pass a loss.
         """
         if loss is not None:
             raise ValueError(
@@ -132,7 +133,7 @@ class StackModel(PrivatePart, keras.Model):
             )
         head = self._solver.loss
         if head.labels and head.units == 1 and metrics is not None:
-            # Keras would compare the logit with 0.5.
+            # Keras would compare the logit with 0.5 instead of 0.
             metrics = keras.tree.map_structure(layer_stack.of_logit, metrics)
         super().compile(optimizer, metrics=metrics, **kwargs)
 
@@ -142,7 +143,7 @@ class StackModel(PrivatePart, keras.Model):
             self.optimizer.build(self.trainable_variables)
 
     def make_train_function(self, force=False):
-        # Loaded weights may have brought noise or a release into a compiled
+        # Loading weights may have added noise or a release to a compiled
         # model.
         stale = self._traced != self._carrier().generation
         self.__dict__["_traced"] = self._carrier().generation
@@ -154,9 +155,9 @@ class StackModel(PrivatePart, keras.Model):
         return super().compute_metrics(x, y, y_pred, sample_weight)
 
     def _features(self, x):
-        """What the first trained layer reads, as constants."""
+        """Inputs of the first trained layer, as constants."""
         x = constant(self._below(x))
-        # By its name: in a symbolic step a weight has no value.
+        # The dtype's name: in a symbolic step a weight has no value.
         kind = keras.backend.standardize_dtype(self._learned()[0].dtype)
         x = ops.cast(x, "float64" if kind == "float64" else "float32")
         return ops.reshape(x, (-1, *self._below.shape))
@@ -165,7 +166,7 @@ class StackModel(PrivatePart, keras.Model):
         return layer_stack.targets(self._solver.loss, y, features)
 
     def _weight_penalties(self):
-        """Regularizers of weights; they read no record."""
+        """Regularizers of weights; they do not use records."""
         return sum(
             ops.cast(weight.regularizer(weight), "float32")
             for weight in self.trainable_variables
@@ -198,7 +199,7 @@ class StackModel(PrivatePart, keras.Model):
 
 
 def _serialized(layers):
-    """Of a list of layers, or of one model."""
+    """Config of a list of layers, or of one model."""
     if isinstance(layers, list):
         return [keras.saving.serialize_keras_object(v) for v in layers]
     return keras.saving.serialize_keras_object(layers)
