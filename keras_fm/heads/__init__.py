@@ -1,1 +1,1 @@
-"""Output layers: what is released of them, and how they learn from it."""
+"""Output layers: what they release, and how they learn from a release."""

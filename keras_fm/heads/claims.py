@@ -1,4 +1,4 @@
-"""The papers' own noise scale of an output layer: claimed, never proven."""
+"""The noise scale that the papers print for an output layer: claimed only."""
 
 from keras_fm.core.planned_release import replace_one_factor
 
@@ -10,10 +10,10 @@ CROSS_ENTROPY_REASON = (
 
 
 def cross_entropy_sensitivity(features, outputs, *, neighbours):
-    """Delta_F = M (b + b^2 / 4) of the Taylor cross-entropy's coefficients.
+    """Sensitivity Delta_F = M (b + b^2 / 4) of the Taylor cross-entropy.
 
-    L1 norm, features in [0, 1]^b, as printed (dPA Lemma 3, AdLM Lemma 5);
-    half of it for add_remove.
+    In the L1 norm of its coefficients, for features in [0, 1]^b, as printed
+    (dPA Lemma 3, AdLM Lemma 5). Half of it for add_remove.
 
     Example:
 

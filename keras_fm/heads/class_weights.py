@@ -1,27 +1,27 @@
 """Weights of classes in the objective of an output layer.
 
-A record's part of a sum is multiplied by the weight of its class, in [0, 1],
-after every bound: no part becomes longer, so no sensitivity moves
-(docs/proofs/cross_entropy.md, proposition 5).
+Bounds apply first; then the part that a record adds to a sum is multiplied by
+the weight of its class, in [0, 1]. No part becomes longer, so no sensitivity
+changes (docs/proofs/cross_entropy.md, proposition 5).
 """
 
 import numpy as np
 
 from keras_fm.kernel import checks
 
-# From counts that a fit releases first: the name of that release, and its
-# share of the budget.
+# Weights from counts that a fit releases first: the name of that release, and
+# its share of the budget.
 BALANCED = "balanced"
 NAME, SHARE = "counts of classes", 0.05
 
 
 def checked(name, value, classes):
-    """Weights, the largest 1, one of each class.
+    """Returns one weight for each class, scaled so that the largest is 1.
 
     Args:
-        value: `None`, `"balanced"`, a dict from classes to numbers (1 where
-            it has none), or a number of each class.
-        classes: `None` if what is predicted is no class, or how many.
+        value: `None`, `"balanced"`, a dict from classes to numbers (1 for a
+            class that is left out), or a number for each class.
+        classes: the number of classes; `None` if the layer predicts none.
 
     Returns:
         `None`, `"balanced"` or a tuple of floats.
@@ -43,7 +43,7 @@ def checked(name, value, classes):
 
 
 def check_field(query):
-    """Refuses weights of a query that are not in [0, 1], or of no classes."""
+    """Refuses weights outside [0, 1], or on a query without classes."""
     held, classes = query.class_weights, max(2, query.num_outputs)
     none = query.independent or getattr(query, "target_bounds", None)
     if held is None:
@@ -54,15 +54,15 @@ def check_field(query):
 
 
 def of_records(weights, targets):
-    """Weights of records `(n, 1)`, by targets `(n, M)` that are larger in the
-    column of a record's class; of one column, above 0 for the second."""
+    """Weights of records `(n, 1)`. Targets `(n, M)` are largest in the column
+    of a record's class; a single column is above 0 for the second class."""
     if targets.shape[1] == 1:
         return np.where(targets > 0, weights[1], weights[0])
     return np.array(weights)[targets.argmax(axis=1)][:, None]
 
 
 def in_words(weights):
-    """For what is read."""
+    """The weights as text for a statement."""
     if weights is None:
         return ""
     of = ", ".join(f"{w:.4g}" for w in weights)

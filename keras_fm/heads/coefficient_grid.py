@@ -1,9 +1,9 @@
-"""Features, weights and residuals in whole steps of public grids.
+"""Features, weights and residuals as whole multiples of public grid steps.
 
-Products of such numbers, and sums of many, are whole numbers that float64
-holds: a matrix library may add them in any order, and to any other records,
-and the result has the same bits. The proof is in docs/proofs/gradient.md,
-proposition 10.
+Float64 holds products of such numbers, and sums of many, exactly. A matrix
+library may add them in any order and next to any other records: the bits of
+the result stay the same. The proof is in docs/proofs/gradient.md, proposition
+10.
 """
 
 import dataclasses
@@ -13,25 +13,25 @@ import numpy as np
 
 from keras_fm.kernel import sums as summation
 
-# Steps of features within the power of two above their bound.
+# The power of two above the feature bound is 2^14 steps.
 _FEATURE_BITS = 14
-# Of residuals, within what the longest feature leaves of `clip`.
+# The same for residuals, within `clip` over the length of the longest feature.
 _RESIDUAL_BITS = 24
-# Of weights: a column of them times a feature vector is below 2^53 steps.
+# For weights: a column of them times a feature vector is below 2^53 steps.
 _LOGIT_BITS = 53 - _FEATURE_BITS
-# Below it weights have fewer digits, so that their step is no subnormal number.
+# Weights below it have fewer digits, so that their step stays a normal number.
 _LEAST_EXPONENT = -800
-# Of which a sum of products is exact.
+# A sum of products is exact over up to so many rows.
 EXACT_ROWS = 2**14
 
 
 @dataclasses.dataclass(frozen=True)
 class CoefficientGrid:
-    """The grids of one query: all of them powers of two.
+    """The grids of one query. All steps are powers of two.
 
     Args:
-        feature_bound: C, on `||h||_2`.
-        clip: on the Frobenius norm of `h delta^T`.
+        feature_bound: C, bound on `||h||_2`.
+        clip: bound on the Frobenius norm of `h delta^T`.
 
     Example:
 
@@ -54,11 +54,11 @@ class CoefficientGrid:
 
     @property
     def step(self):
-        """Of entries of coefficients and of their sums."""
+        """The step of coefficients and of their sums."""
         return self.feature_step * self.residual_step
 
     def narrow(self, rows):
-        """Features cut towards zero, in steps: no norm becomes larger.
+        """Features in steps, cut towards zero so that no norm becomes larger.
 
         Args:
             rows: float64 `(n, m)`, within their bound; overwritten.
@@ -70,14 +70,14 @@ class CoefficientGrid:
         return rows.astype(np.int16)
 
     def lengths(self, narrow):
-        """Norms of features in steps, `(n,)`, in their own unit."""
+        """Norms `(n,)`, in the unit of the features, of features in steps."""
         return self.feature_step * summation.lengths(
             np.asarray(narrow, np.float64)
         )
 
     def weights(self, weights):
-        """Weights in steps, one for each output, and what makes logits of
-        products with features in steps.
+        """Weights in steps, each output with a step of its own. A product with
+        features in steps, times the returned factor, is a logit.
 
         Args:
             weights: `(m, M)`.
@@ -87,7 +87,7 @@ class CoefficientGrid:
         """
         columns = np.ascontiguousarray(weights.T)
         most = np.abs(columns).max(axis=1, initial=0.0)
-        # Of a column's norm, at most that of `m` largest entries.
+        # A bound on a column's norm: as if all `m` entries were the largest.
         above = np.frexp(most)[1] + _above(math.sqrt(weights.shape[0]))
         exponents = above[:, None] + 1 - _LOGIT_BITS
         exponents = np.maximum(exponents, _LEAST_EXPONENT)
@@ -95,12 +95,12 @@ class CoefficientGrid:
         return whole, np.ldexp(self.feature_step, exponents)
 
     def cut(self, delta):
-        """Residuals cut towards zero, in steps, in place."""
+        """Residuals in steps, cut towards zero, in place."""
         delta /= self.residual_step
         return np.trunc(delta, out=delta)
 
 
 def _above(bound):
-    """The exponent of the least power of two that is not below `bound`."""
+    """The exponent of the least power of two that is at least `bound`."""
     digits, exponent = math.frexp(bound)
     return exponent - (digits == 0.5)

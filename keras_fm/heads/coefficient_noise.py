@@ -5,7 +5,8 @@ from keras import ops
 
 
 def symmetric(quadratic):
-    """The part of `(M, m, m)` noise that w^T N w sees; NumPy."""
+    """The symmetric part of `(M, m, m)` noise N: w^T N w depends on no more.
+    NumPy."""
     quadratic = np.asarray(quadratic)
     return (quadratic + np.swapaxes(quadratic, 1, 2)) / 2
 
@@ -16,8 +17,8 @@ def loss(weights, linear, quadratic):
     Args:
         weights: `(m, M)` tensor.
         linear: `(m, M)` noise.
-        quadratic: `(M, m, m)` noise, symmetric: one product then gives value
-            and gradient.
+        quadratic: `(M, m, m)` noise, symmetric, so that one product gives
+            both value and gradient.
     """
     rows = ops.expand_dims(ops.transpose(weights), 1)
     curved = ops.stop_gradient(ops.matmul(rows, quadratic))

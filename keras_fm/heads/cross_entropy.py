@@ -7,9 +7,9 @@ the cross-entropy of every output about z = 0 is
       = n M log 2 + <L, W> + tr(W^T A W) / 8,
 
 with A = sum_i h_i h_i^T and L = sum_i h_i (1/2 - y_i)^T (dPA Eq. 14, AdLM
-Eq. 25). A and S = sum_i h_i t_i^T, t the one-hot label (L = S 1 1^T / 2 - S)
-or t = y - 1/2 for outputs that are labels of their own (L = -S), are all that
-is ever read.
+Eq. 25). A release uses nothing of the records but A and S = sum_i h_i t_i^T.
+For classes t is the one-hot label (L = S 1 1^T / 2 - S). For outputs that are
+separate labels t = y - 1/2 (L = -S).
 
 The proofs of the sensitivities are in docs/proofs/cross_entropy.md.
 """
@@ -30,20 +30,20 @@ from keras_fm.kernel.query import QuadraticQuery
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CrossEntropyQuery(QuadraticObjective, QuadraticQuery):
-    """The Taylor cross-entropy objective of one dense output layer.
+    """Query for the Taylor cross-entropy of one dense output layer.
 
     Args:
         num_outputs: int M. With `M == 1` labels are binary (0 or 1),
             otherwise classes 0..M-1.
-        independent: whether the outputs are M labels of their own, each 0 or
-            1, instead of classes.
-        class_weights: `None`, or a number in [0, 1] for each class: what a
-            record adds to A and S is multiplied by that of its class.
+        independent: whether the outputs are M separate labels, each 0 or 1,
+            instead of classes.
+        class_weights: `None`, or a number in [0, 1] for each class. It
+            multiplies what a record of the class adds to A and S.
         num_features, feature_bound, nonnegative, quadratic_scale, grouped,
             reach: see `QuadraticQuery`.
 
-    Labels are `(n,)`: classes 0..M-1, or 0/1 if `M == 1`; or `(n, M)`
-    one-hot, or with `independent` any zeros and ones.
+    Labels are `(n,)`: classes 0..M-1, or 0/1 if `M == 1`. Or they are
+    `(n, M)`: one-hot, or with `independent` any zeros and ones.
 
     Example:
 
@@ -56,7 +56,7 @@ class CrossEntropyQuery(QuadraticObjective, QuadraticQuery):
     independent: bool = False
     class_weights: tuple | None = None
 
-    # Of labels, where a logit of zero is.
+    # The label that a logit of zero stands for.
     target_centre = 0.5
 
     def __post_init__(self):
@@ -84,13 +84,12 @@ class CrossEntropyQuery(QuadraticObjective, QuadraticQuery):
 
     @property
     def target_shift(self):
-        """What is added to zeros and ones."""
+        """The number added to labels of 0 and 1 to make t."""
         return 0.0 if self._one_hot else -0.5
 
     @property
     def target_bound(self):
-        """Bound on `||t||_2`: 1 for a one-hot label, sqrt(M) / 2 for
-        y - 1/2."""
+        """Bound on `||t||_2`: 1 if t is one-hot, sqrt(M) / 2 if y - 1/2."""
         return 1.0 if self._one_hot else math.sqrt(self.num_outputs) / 2
 
     @property
@@ -103,7 +102,7 @@ class CrossEntropyQuery(QuadraticObjective, QuadraticQuery):
 
     @property
     def reads(self):
-        """What a release of this objective reads, in words."""
+        """What a release of this objective uses of the records, in words."""
         target = "one-hot y" if self._one_hot else "y - 1/2"
         weights = class_weights.in_words(self.class_weights)
         return self._reads(f"t = {target}") + weights
@@ -124,7 +123,7 @@ class CrossEntropyQuery(QuadraticObjective, QuadraticQuery):
         return rows * root, targets * root
 
     def linear_coefficients(self, linear):
-        """L = sum h (1/2 - y)^T, `(m, M)`, from S."""
+        """L = sum h (1/2 - y)^T, `(m, M)`, computed from S."""
         if not self._one_hot:
             return -linear
         return linear.sum(axis=1, keepdims=True) / 2 - linear
@@ -132,15 +131,15 @@ class CrossEntropyQuery(QuadraticObjective, QuadraticQuery):
 
 @released_as(CrossEntropyQuery)
 class CrossEntropyRelease(HeadRelease):
-    """A released `CrossEntropyQuery`."""
+    """The release of a `CrossEntropyQuery`: its noisy statistics A and S."""
 
 
 def _several_labels(y, n, labels):
-    """Zeros and ones of `n` records, `(n, labels)` float64.
+    """Labels of 0 and 1 of `n` records, `(n, labels)` float64.
 
     Raises:
-        ValueError: for another shape or other labels. The message carries
-            no label.
+        ValueError: for another shape or other labels. The message shows no
+            label.
     """
     y = np.asarray(y)
     bounds_lib.check_numbers(y.dtype)

@@ -1,8 +1,9 @@
-"""The minimum of a cross-entropy, to a proven distance.
+"""The minimum of a cross-entropy, with a proven bound on the error.
 
-Newton's method, stopped by a gradient whose error is known: products of
-features on a grid with weights and residuals in pieces of few bits are exact
-(docs/proofs/perturbed_loss.md, "The machine").
+Newton's method stops when the gradient is small, and the gradient's own error
+is known: features lie on a grid, weights and residuals are split into pieces
+of few bits, so their products are exact (docs/proofs/perturbed_loss.md, "The
+machine").
 """
 
 import math
@@ -13,37 +14,38 @@ from scipy import linalg
 from keras_fm.heads.coefficient_grid import EXACT_ROWS, CoefficientGrid
 from keras_fm.kernel.sums import UNIT_ROUNDOFF, chunks
 
-# The bound on the gradient's error holds for so many.
+# The bound on the gradient's error holds for at most so many.
 MOST_RECORDS = 2**24
-# Steps of the two pieces of a residual.
+# Grid steps of the two pieces of a residual.
 _RESIDUALS = 2.0**-24, 2.0**-48
-# A step of Newton's method need not be exact.
+# A step of Newton's method may be inexact: the share of the gradient that it
+# may leave, and the most products of the curvature that it takes.
 _INEXACT, _MOST_PRODUCTS = 1e-4, 300
 
 
 class Records:
-    """Records in memory: as secret as they were.
+    """Records in memory. They are private: never save or print them.
 
     Args:
         query: a `PerturbedLossQuery`.
 
     Attributes:
-        tolerance: L2 bound on the gradient at what `minimum` returns.
+        tolerance: L2 bound on the gradient at the weights from `minimum`.
     """
 
     def __init__(self, query):
         self._query, self._read = query, []
         self._grid = CoefficientGrid(query.feature_bound, 1.0)
         roundings = (20 * query.num_outputs + 64) * UNIT_ROUNDOFF
-        # Four times what the computed gradient may be wrong by.
+        # Four times the largest error of the computed gradient.
         self.tolerance = 4 * MOST_RECORDS * query.feature_bound * roundings
-        # Products with features are then below 2^52.
+        # Bits of a weight's piece: products with features stay below 2^52.
         root = math.ceil(math.log2(query.num_features) / 2)
         self._bits = 52 - 14 - root
 
     def add(self, rows, labels):
-        """Takes rows inside their bounds, which are overwritten, and places
-        of their classes.
+        """Adds rows, inside their bounds, and the indices of their classes.
+        The rows are overwritten.
 
         Raises:
             ValueError: if there are more than `MOST_RECORDS`.
@@ -57,14 +59,14 @@ class Records:
             )
 
     def _blocks(self):
-        """Rows and labels of as many as may be summed at once."""
+        """Rows and labels in blocks that one exact sum can take."""
         rows, labels = map(np.concatenate, zip(*self._read))
         parts = chunks(len(labels), EXACT_ROWS)
         return [(rows[part], labels[part]) for part in parts]
 
     def minimum(self, linear, ridge):
-        """The minimiser of the sum of all losses, <linear, W> and
-        `ridge ||W||^2 / 2`, but for a gradient of at most `tolerance`.
+        """Minimises the sum of all losses, <linear, W> and
+        `ridge ||W||^2 / 2`, until the gradient is at most `tolerance`.
 
         Args:
             linear: `(m, M)`.
@@ -79,7 +81,7 @@ class Records:
         least = np.linalg.norm(gradient)
         while np.linalg.norm(gradient) > self.tolerance / 2:
             step = self._newton(gradient, known, ridge)
-            # The last one descends from anywhere (self-concordance).
+            # The last share descends from any weights (self-concordance).
             far = 1.5 * self._query.feature_bound * np.linalg.norm(step)
             for share in (1.0, 0.5, 0.25, math.log1p(far) / far):
                 high = _sum(pieces)
@@ -93,7 +95,7 @@ class Records:
         return _sum(pieces)
 
     def _pieces(self, high, low):
-        """Four arrays of few bits each, whose sum is about `high + low`."""
+        """Four arrays of few bits each. Their sum is about `high + low`."""
         found, rest = [], high
         for more in (0.0, low, 0.0, 0.0):
             rest = rest + more
@@ -104,8 +106,8 @@ class Records:
         return found
 
     def _gradient(self, blocks, pieces, linear, ridge):
-        """The gradient, and of every block features, probabilities and
-        weights."""
+        """The gradient, and the features, probabilities and class weights of
+        every block."""
         known, sums = [], np.zeros((2, *linear.shape), np.int64)
         outputs = self._query.num_outputs
         targets = np.eye(outputs) if outputs > 1 else np.array([[0.0], [1.0]])
@@ -129,13 +131,13 @@ class Records:
     def _probabilities(self, h, pieces):
         parts = [self._grid.feature_step * (h @ piece) for piece in pieces]
         if self._query.num_outputs > 1:
-            # Differences are exact, too.
+            # These differences are exact, too.
             first = sum(parts[::-1]).argmax(axis=1)[:, None]
             parts = [z - np.take_along_axis(z, first, 1) for z in parts]
         a, b, *rest = parts
         z = a + b
         moved = z - a
-        # What the sum lost, by Knuth's two-sum.
+        # Knuth's two-sum adds back the rounding error of `a + b`.
         z = z + ((a - (z - moved)) + (b - moved) + sum(rest))
         if self._query.num_outputs == 1:
             return 0.5 + 0.5 * np.tanh(z / 2)
@@ -145,9 +147,9 @@ class Records:
     # Newton's step: no proof rests on it ---------------------------------
 
     def _newton(self, gradient, known, ridge):
-        """The curvature's inverse times the gradient, by conjugate gradients
-        that one curvature for all outputs preconditions: of one output, its
-        own."""
+        """The inverse of the curvature times the gradient, by conjugate
+        gradients. One curvature for all outputs is the preconditioner; for a
+        single output it is that output's own."""
         unit, outputs = self._grid.feature_step, self._query.num_outputs
         shared = ridge * np.eye(len(gradient))
         for narrow, p, weight in known:
@@ -182,7 +184,7 @@ class Records:
 
 
 def _sum(arrays):
-    """Rounded once."""
+    """The sum of the arrays, rounded once."""
     flat = [np.ravel(a).tolist() for a in arrays]
     return np.array([math.fsum(v) for v in zip(*flat)]).reshape(
         np.shape(arrays[0])

@@ -1,18 +1,18 @@
 """First-order coefficients of an output layer at its current weights.
 
-For a record (h, y), logits z = W^T h and a loss l, the first-order Taylor
-coefficient of l about W is the outer product h delta^T with delta = dl/dz.
-Scaled back to a Frobenius norm of at most `clip` and summed,
+A record (h, y) has logits z = W^T h and a loss l. The first-order Taylor
+coefficient of l about W is the outer product h delta^T with delta = dl/dz: the
+gradient. Each is scaled back to a Frobenius norm of at most `clip`. Their sum,
 
     G(W) = sum_i min(1, clip / (||h_i|| ||delta_i||)) h_i delta_i^T
 
-is what one read of the records gives (DP-MAC with first-order coefficients,
+is what one round uses of the records (DP-MAC with first-order coefficients,
 DP-SGD for one linear layer). The norm of an outer product is the product of
 its factors' norms, so no gradient of a single record is ever formed. The
 proof of the sensitivity is in docs/proofs/gradient.md.
 
-Where the privacy unit is an owner of several records, the sum of their
-coefficients is scaled back once more: one matrix per owner is formed.
+If the privacy unit is an owner of several records, the sum of the owner's
+coefficients is scaled back once more. One matrix per owner is formed.
 """
 
 import dataclasses
@@ -37,12 +37,13 @@ from keras_fm.kernel.sums import (
 )
 
 _OF_CLASSES = "crammer_singer"
-# Cross-entropy, until `GradientReads.choose` says which.
+# Cross-entropy, until `GradientReads.choose` sets the loss.
 BY_FIRST_ROUND = "by_first_round"
-# Of coefficients that are scaled back without losing digits.
+# The largest norm of a coefficient that is scaled back without losing digits.
 _LARGEST_NORM = 1e250
-# Numbers of records that stay in a processor's cache; multiplications of
-# products that are fast as they are, and the fewest records that they pay for.
+# Numbers (records times features) that stay in a processor's cache;
+# multiplications of a product that needs no copy, and the fewest records for
+# which that is worth it.
 _CACHED, _FEW, _LEAST = 2**18, 10**6, 24
 LOSSES = (
     "cross_entropy",
@@ -55,7 +56,7 @@ LOSSES = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GradientQuery(SumQuery):
-    """The clipped first-order coefficients of one dense output layer.
+    """Query for the clipped gradients of one dense output layer.
 
     Args:
         num_features: int m, length of a feature vector h (bias entry
@@ -63,25 +64,24 @@ class GradientQuery(SumQuery):
         num_outputs: int M. With `M == 1` labels are binary (0 or 1),
             otherwise classes 0..M-1.
         feature_bound: C, bound on `||h||_2`.
-        clip: threshold > 0 on the Frobenius norm of one record's
-            coefficient, which is the sensitivity.
+        clip: threshold > 0 on the Frobenius norm of one record's gradient
+            (first-order coefficient). It is the sensitivity.
         loss: `"cross_entropy"` (softmax; logistic for M = 1) or
             `"squared_hinge"` (`sum_m max(0, 1 - s_m z_m)^2 / 2` with
             s = 1 for the record's class and -1 for others) or
             `"crammer_singer"` (`max(0, 1 + max_{m != y} z_m - z_y)^2 / 2`;
             the same for M = 1). Under the last two, records beyond the
-            margin fall silent. `"squared_error"`
-            (`sum_m (z_m - t_m)^2 / 2`) is of numbers. `"by_first_round"` is
-            the cross-entropy, which reads after the first one may leave for
-            `"crammer_singer"`, see `Rounds`.
-        grouped: whether the privacy unit is an owner of several records:
-            `clip` is the threshold on the sum of an owner's coefficients as
-            on each of them.
-        independent: whether the outputs are M labels of their own, each 0 or
-            1, instead of classes.
-        target_bounds: of numbers alone, which are scaled to [-1, 1]; see
+            margin contribute nothing. `"squared_error"`
+            (`sum_m (z_m - t_m)^2 / 2`) is for numbers. `"by_first_round"`
+            starts with the cross-entropy; after the first round it may change
+            to `"crammer_singer"`, see `Rounds`.
+        grouped: whether the privacy unit is an owner of several records.
+            `clip` then limits each coefficient of an owner and their sum.
+        independent: whether the outputs are M separate labels, each 0 or 1,
+            instead of classes.
+        target_bounds: for numbers only, which are scaled to [-1, 1]; see
             `SquaredErrorQuery`.
-        class_weights: `None`, or a number in [0, 1] for each class, which
+        class_weights: `None`, or a number in [0, 1] for each class. It
             multiplies a record's coefficient after the clip.
 
     Raises:
@@ -104,10 +104,10 @@ class GradientQuery(SumQuery):
     target_bounds: tuple | None = None
     class_weights: tuple | None = None
 
-    # All reads are one entry of the ledger.
+    # All rounds are one entry of the ledger.
     paid_for_together = True
 
-    # What a release of many reads keeps: the weights they led to.
+    # A release of many rounds keeps the weights that they led to.
     names = ("weights",)
     proof = "docs/proofs/gradient.md"
 
@@ -145,7 +145,7 @@ class GradientQuery(SumQuery):
 
     @property
     def reads(self):
-        """What one read takes, in words."""
+        """What one round uses of the records, in words."""
         whose = "each record's"
         if self.grouped:
             whose += " and the sum of each owner's"
@@ -165,8 +165,8 @@ class GradientQuery(SumQuery):
         )
 
     def with_loss(self, loss):
-        """The same query of one of the losses that `"by_first_round"` leaves
-        open: same shapes, same sensitivity.
+        """This query with one of the losses that `"by_first_round"` leaves
+        open. Shapes and sensitivity stay the same.
 
         Raises:
             ValueError: if the loss of this query is not open.
@@ -186,7 +186,7 @@ class GradientQuery(SumQuery):
     def sensitivity(self, norm, *, neighbours):
         """L2 sensitivity of G: `clip` (add_remove), `2 clip` (replace_one).
 
-        docs/proofs/gradient.md, proposition 1; of owners, proposition 6.
+        docs/proofs/gradient.md, proposition 1; for owners, proposition 6.
 
         Args:
             norm: `"l2"`.
@@ -195,15 +195,15 @@ class GradientQuery(SumQuery):
         return clipped_sensitivity(self.clip, norm, neighbours)
 
     def rounding_error(self, norm):
-        """How far the computed sum may be from that of real numbers, see
+        """Largest distance of the computed sum from the exact one, see
         `summation.error_bound`."""
         return summation.error_bound(self.clip, grouped=self.grouped)
 
     # One read ------------------------------------------------------------
 
     def at(self, weights):
-        """G at these weights as an objective of one pass, which
-        `keras_fm.partial_statistics.PartialStatistics` sums up.
+        """G at these weights as a query of one round, which
+        `keras_fm.partial_statistics.PartialStatistics` can sum up.
 
         Args:
             weights: `(m, M)`, public.
@@ -217,21 +217,21 @@ class GradientQuery(SumQuery):
         return GradientAt(self, weights)
 
     def check_records(self, h, y, clip=False, owners=None):
-        """Features inside their bound and targets of a batch, as `total`
-        takes them.
+        """Checks a batch and returns features and targets as `total` takes
+        them.
 
         Args:
             h: `(n, m)` features.
             y: labels, see `CrossEntropyQuery`, or numbers in their own unit.
-            clip: whether rows and numbers outside their bounds are brought
-                back.
-            owners: `(n,)` ids, needed if `grouped`: all records of an owner
-                in one batch, next to each other.
+            clip: whether rows and numbers outside their bounds are clipped to
+                them instead of refused.
+            owners: `(n,)` ids, needed if `grouped`. All records of an owner
+                must be in one batch, next to each other.
 
         Returns:
             tuple `(h, t)`: int16 `(n, m)`, features in steps of a grid, and
-            `targets`; if `grouped` `(h, t, counts)`, the numbers of records
-            of one owner after the other.
+            `targets`. If `grouped` `(h, t, counts)`, with the number of
+            records of each owner in turn.
 
         Raises:
             ValueError: on NaN, wrong shapes, labels or numbers outside their
@@ -252,8 +252,8 @@ class GradientQuery(SumQuery):
         return CoefficientGrid(self.feature_bound, self.clip)
 
     def targets(self, y, n, clip=False):
-        """`(n, M)` float64: one-hot labels, zeros and ones of labels of
-        their own, or numbers scaled to [-1, 1]."""
+        """`(n, M)` float64: one-hot classes, separate labels of 0 and 1, or
+        numbers scaled to [-1, 1]."""
         if self.target_bounds is not None:
             return bounds_lib.numbers(y, n, self.target_bounds, clip)
         labels = CrossEntropyQuery(
@@ -261,19 +261,19 @@ class GradientQuery(SumQuery):
             num_outputs=self.num_outputs,
             independent=self.independent,
         )
-        # Zeros and ones, of one-hot labels and of all others.
+        # Without the shift all labels are 0 or 1.
         return labels.targets(y, n) - labels.target_shift
 
     def residuals(self, h, targets, weights):
-        """delta = dl/dz of every record that `check_records` returned,
-        `(n, M)`."""
+        """delta = dl/dz of every record, `(n, M)`, of features and targets
+        from `check_records`."""
         whole, factors = self._grid.weights(weights)
         z = whole @ np.asarray(h, np.float64).T
         return self._residuals(z * factors, targets.T).T
 
     def _residuals(self, z, targets):
-        """`residuals` with a column for each record: of logits and targets
-        `(M, n)`, which may be overwritten."""
+        """`residuals` with a column for each record, from logits and targets
+        `(M, n)`. The logits may be overwritten."""
         if self.loss == "squared_error":
             return z - targets
         if self.loss == _OF_CLASSES and self.num_outputs > 1:
@@ -290,25 +290,26 @@ class GradientQuery(SumQuery):
         return p
 
     def lengths(self, h):
-        """Norms of features that `check_records` returned, `(n,)`."""
+        """Norms `(n,)` of features from `check_records`."""
         return self._grid.lengths(h)
 
     def total(self, h, targets, weights, counts=None, lengths=None):
-        """G(W) of a batch that `check_records` returned, `(m, M)`.
+        """G(W) of a batch from `check_records`, `(m, M)`.
 
-        Without owners it is exact, for up to `coefficient_grid.EXACT_ROWS`
-        records: a function of the set of records.
+        Without owners the sum is exact for up to
+        `coefficient_grid.EXACT_ROWS` records: it depends on the set of
+        records, not on their order.
 
         Args:
-            h, targets: `(n, m)` and `(n, M)`; or in the place of h what has
+            h, targets: `(n, m)` and `(n, M)`. Instead of h, an object with
                 `logits` and `sums`, see `keras_fm.core.device_sums`.
             weights: `(m, M)`.
-            counts: needed if `grouped`: how many of the rows each owner has,
-                in their order.
-            lengths: `(n,)`, `lengths(h)` where that is known.
+            counts: number of rows of each owner, in order. Needed if
+                `grouped`.
+            lengths: `(n,)`, `lengths(h)` if you have it already.
 
-        A record whose coefficient overflows counts for nothing: an error
-        would tell of it.
+        A record whose coefficient overflows adds nothing. An error would
+        reveal the record.
         """
         if not len(h):
             return np.zeros(self.shapes[0])
@@ -326,7 +327,7 @@ class GradientQuery(SumQuery):
             delta = self._scaled(h.logits(whole), factors, targets, lengths)
             return grid.step * h.sums(delta).T
 
-        # New memory for every block costs as much as its products.
+        # Allocating memory for every block would cost as much as its products.
         few, size = _blocks(*self.shapes[0])
         held = np.empty((min(len(h), size), h.shape[1]))
         added = np.empty(self.shapes[0][::-1])
@@ -356,19 +357,19 @@ class GradientQuery(SumQuery):
         return grid.step * summed.T
 
     def _scaled(self, z, factors, targets, lengths):
-        """The residuals of records, `(M, n)`, scaled back so that their
-        coefficients are no longer than `clip`, and cut to whole steps; of
-        logits over `factors`, which are overwritten."""
+        """Residuals of records, `(M, n)`, scaled back so that no coefficient
+        is longer than `clip`, and cut to whole steps. `z * factors` are the
+        logits; z is overwritten."""
         with np.errstate(over="ignore", invalid="ignore"):
             z *= factors
             delta = self._residuals(z, targets.T)
             norms = summation.lengths(delta.T)
-        # Squares below the smallest number must not pass for a norm of 0.
+        # The square of a short length may round to 0; its norm is not 0.
         norms *= np.maximum(lengths, 1e-145)
         silent = ~(norms <= _LARGEST_NORM) | (lengths == 0)
         if silent.any():
             delta[:, silent], norms[silent] = 0.0, 0.0
-        # Inside by more than the rounding of norms and products amounts to.
+        # The margin is larger than the rounding of norms and products.
         bound = self.clip * (1 - 1e-13)
         delta *= bound / np.maximum(norms, bound)
         if self.class_weights is not None:
@@ -376,8 +377,8 @@ class GradientQuery(SumQuery):
         return self._grid.cut(delta)
 
     def _total_of_owners(self, h, delta, counts, step):
-        """Each owner's sum is formed, so that its length is known to the
-        last digits however much its records cancel."""
+        """Forms the sum of each owner. Its length is then accurate to the last
+        digits, however much the owner's records cancel."""
 
         def own_sum(own):
             (summed,) = summation.total(
@@ -395,9 +396,9 @@ class GradientQuery(SumQuery):
 
 
 def _blocks(m, outputs):
-    """Records of a product, and of all that is done with them at once.
+    """The numbers of records in one product and in one block.
 
-    Libraries have kernels without a copy for products of few numbers.
+    For small products, matrix libraries have kernels that copy nothing.
     """
     size = min(max(_CACHED // m, 256), 4096)
     few = _FEW // (m * outputs) // 8 * 8
@@ -417,15 +418,15 @@ def _crammer_singer(z, targets):
 
 @released_as(GradientQuery)
 class WeightsRelease(Release):
-    """The weights that reads of a `GradientQuery` led to: a function of
-    their noisy sums alone."""
+    """The release of a `GradientQuery`: the weights after its rounds. They
+    depend on the noisy sums alone."""
 
     def vector(self):
         return None
 
 
 class GradientAt(AtWeights):
-    """A `GradientQuery` at weights `(m, M)`."""
+    """A `GradientQuery` at fixed weights `(m, M)`: one round."""
 
     def __init__(self, objective, weights):
         super().__init__(objective, [weights], objective.shapes)
@@ -436,7 +437,7 @@ class GradientAt(AtWeights):
         return (self.query.clip,)
 
     def zero(self):
-        """The sum over no record, `(m, M)`."""
+        """The sum over no records, `(m, M)`."""
         return (np.zeros(self.query.shapes[0]),)
 
     def num_records(self, h, *_):
@@ -445,14 +446,14 @@ class GradientAt(AtWeights):
 
     @property
     def grouped(self):
-        """Whether batches need their records' owners."""
+        """Whether a batch needs the owners of its records."""
         return self.query.grouped
 
     def accumulate(self, statistics, h, y, owners=None, clip=False):
-        """The sum with a batch added.
+        """Returns the sum with a batch added.
 
         Args:
-            statistics: what `zero()` or an earlier call returned.
+            statistics: from `zero()` or an earlier call.
             h, y, owners, clip: see `GradientQuery.check_records`.
         """
         checked = self.query.check_records(h, y, clip, owners)
@@ -461,5 +462,5 @@ class GradientAt(AtWeights):
         return (statistics[0] + summed,)
 
     def vector(self, statistics):
-        """What noise is added to."""
+        """The vector to which noise is added."""
         return statistics[0].ravel()

@@ -1,4 +1,4 @@
-"""What an output layer predicts: classes, labels of their own, or numbers."""
+"""What an output layer predicts: classes, separate labels, or numbers."""
 
 import dataclasses
 import math
@@ -16,12 +16,12 @@ class HeadLoss:
 
     Attributes:
         predicts: `"classes"`, `"labels"` or `"numbers"`.
-        query: class of what one read takes.
-        fields: what queries of one read and of several are told beside the
-            sizes of the layer.
-        rounds: losses of several reads, the default first.
-        at_zero: of one output, the loss of an output of zero, or the most
-            that it can be.
+        query: class of the query of a single release.
+        fields: function to the arguments that the query takes, with or
+            without rounds, beside the sizes of the layer.
+        rounds: losses that `Rounds` may use, the default first.
+        at_zero: loss that one output of zero has, or the largest that it
+            can have.
     """
 
     predicts: str
@@ -55,7 +55,7 @@ HEAD_LOSSES = {
         query=SquaredErrorQuery,
         fields=lambda bounds: {"target_bounds": bounds},
         rounds=("squared_error",),
-        # Of a target at its bound.
+        # For a target at its bound.
         at_zero=0.5,
     ),
 }

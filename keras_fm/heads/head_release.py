@@ -9,9 +9,9 @@ class HeadRelease(QuadraticRelease):
     """A released objective of one dense output layer."""
 
     def signal_share(self):
-        """How much of the released S is signal, in [0, 1], estimated from
-        the release alone: one minus the noise's expected share of the
-        squared length of S (of classes, its differences between them)."""
+        """The share of the released S that is signal, in [0, 1]. It is one
+        minus the expected share of noise in the squared length of S (for
+        classes: of its differences), estimated from the release alone."""
         linear = self.linear
         m, outputs = linear.shape
         degrees = m * outputs
@@ -23,21 +23,20 @@ class HeadRelease(QuadraticRelease):
         return max(0.0, 1 - variance * degrees / length) if length else 0.0
 
     def estimated_records(self):
-        """An estimate of n from the release alone: trace(A) / C^2, which
-        assumes features at their norm bound; at least 1."""
+        """An estimate of n from the release alone, at least 1. It is
+        trace(A) / C^2, which assumes features at their norm bound."""
         bound = self.query.feature_bound
         return max(1.0, float(np.trace(self.quadratic)) / bound**2)
 
     def pseudo_records(self, ridge_factor=0.5):
-        """The released objective as an ordinary data set.
+        """The released objective as an ordinary data set of pseudo records.
 
         Returns:
-            `(x, t)`: `x` `(m, m)` rows and real-valued targets `t` `(m, M)`
-            such that the objective's loss summed over these pseudo records
-            is the (post-processed) released objective, up to a constant:
-            the Taylor cross-entropy, or half the squared error of targets
-            scaled to [-1, 1]. Train any linear model on them for as long
-            as you like.
+            `(x, t)`: rows `x` `(m, m)` and real-valued targets `t` `(m, M)`.
+            Up to a constant, the loss summed over these rows is the
+            (post-processed) released objective: the Taylor cross-entropy, or
+            half the squared error of targets scaled to [-1, 1]. Train any
+            linear model on them for as long as you like.
         """
         objective = self.query
         hessian, minimiser = self.minimise(ridge_factor)

@@ -1,14 +1,14 @@
-"""The cross-entropy of an output layer as it is, with a noisy linear term.
+"""The exact cross-entropy of an output layer, plus a noisy linear term.
 
 For records (h_i, y_i), weights W and the cross-entropy l,
 
     sum_i l(W^T h_i, y_i) + <b, W> + ridge ||W||^2 / 2
 
-is minimised over the records, with Laplace noise b (objective perturbation,
-Chaudhuri, Monteleoni and Sarwate 2011). The minimiser is what is released: it
-has noise of m M numbers, where A has m^2 / 2. A machine finds it but for a
-known distance, which a little noise on the weights covers. The proof is in
-docs/proofs/perturbed_loss.md.
+is minimised over W, with Laplace noise b (objective perturbation, Chaudhuri,
+Monteleoni and Sarwate 2011), and the minimiser is released. Its noise has m M
+numbers; that of A has m^2 / 2. A computer finds the minimiser up to a known
+distance, and a little noise on the weights covers that distance. The proof is
+in docs/proofs/perturbed_loss.md.
 """
 
 import dataclasses
@@ -26,21 +26,21 @@ from keras_fm.kernel.ledger.noisy_statistics import released_as
 from keras_fm.kernel.noise_mechanisms import LaplaceMechanism
 from keras_fm.kernel.query import SumQuery, is_replaced
 
-# Of epsilon, for the noise on the weights.
+# The share of epsilon for the noise on the weights.
 _COVER = 2.0**-7
-# How long a vector of weights may become by the noise alone. Accuracy is flat
+# How long the noise alone may make a vector of weights. Accuracy changes little
 # within a factor of two.
 _REACH = 64.0
-# Steps of the lattice of b in its scale.
+# The scale of b in steps of its lattice.
 _STEPS = 2.0**47
-# Weights beyond are moved there.
+# Larger weights are clipped to it.
 _LARGEST = 2.0**16
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PerturbedLossQuery(SumQuery):
-    """The weights of one dense output layer at the minimum of its
-    cross-entropy with a noisy linear term, for a pure epsilon.
+    """Query for the weights of one dense output layer that minimise its
+    cross-entropy plus a noisy linear term, for a pure epsilon (delta = 0).
 
     Args:
         num_features: int m, length of a feature vector h (bias entry
@@ -49,7 +49,7 @@ class PerturbedLossQuery(SumQuery):
             otherwise classes 0..M-1.
         feature_bound: C, bound on `||h||_2`.
         feature_l1_bound: `None`, or a further bound on `||h||_1`.
-        class_weights: `None`, or a number in [0, 1] for each class, which
+        class_weights: `None`, or a number in [0, 1] for each class. It
             multiplies a record's loss.
 
     Example:
@@ -65,7 +65,7 @@ class PerturbedLossQuery(SumQuery):
     feature_l1_bound: float | None = None
     class_weights: tuple | None = None
 
-    # Classes, not labels of their own.
+    # The outputs are classes, not separate labels.
     independent = False
     names = ("weights",)
     proof = "docs/proofs/perturbed_loss.md"
@@ -82,7 +82,7 @@ class PerturbedLossQuery(SumQuery):
 
     @property
     def reads(self):
-        """What a release reads, in words."""
+        """What a release uses of the records, in words."""
         bound = self.feature_l1_bound
         l1 = "" if bound is None else f", ||h||_1 <= {bound:g}"
         return (
@@ -97,8 +97,8 @@ class PerturbedLossQuery(SumQuery):
         return ((self.num_features, self.num_outputs),)
 
     def sensitivity(self, norm, *, neighbours):
-        """L1 sensitivity of the gradient at any weights: B (two classes, one
-        output) or 2 B, B the L1 bound on features; twice that for
+        """L1 sensitivity of the gradient at any weights. With B the L1 bound
+        on features it is B (two classes, one output) or 2 B; twice that for
         replace_one. docs/proofs/perturbed_loss.md, proposition 1."""
         checks.one_of("norm", norm, ("l1",), '"l1", of a pure epsilon')
         return (1 + is_replaced(norm, neighbours)) * self._longest
@@ -111,12 +111,12 @@ class PerturbedLossQuery(SumQuery):
         return bound if self.num_outputs == 1 else 2 * bound
 
     def rounding_error(self, norm):
-        """None: the noise on the weights covers all of it."""
+        """0: the noise on the weights covers all rounding."""
         return 0.0
 
     def records(self, batches, clip):
-        """`Records` of batches `(features, labels)`, rows beyond their bounds
-        refused or scaled back."""
+        """`Records` from batches `(features, labels)`. Rows beyond their
+        bounds are refused, or scaled back if `clip`."""
         records, outputs = Records(self), self.num_outputs
         bound = self.feature_bound, clip, self.feature_l1_bound
         for h, y in batches:
@@ -126,22 +126,22 @@ class PerturbedLossQuery(SumQuery):
         return records
 
     def terms(self, mechanism):
-        """What a mechanism's epsilon is spent on.
+        """How a mechanism's epsilon is divided.
 
         Returns:
-            tuple `(epsilon, ridge, cover)`: of one record's gradient in b,
-            the ridge, and of the noise on the weights.
+            tuple `(epsilon, ridge, cover)`: the epsilon of b for one record's
+            gradient, the ridge, and the epsilon of the noise on the weights.
         """
         outputs, square = self.num_outputs, self.feature_bound**2
         cover = _COVER * mechanism.epsilon
         sides = mechanism.sensitivity / self._longest
-        # Rounding of bounds and of these lines.
+        # The factor covers the rounding of bounds and of these lines.
         epsilon = (mechanism.epsilon - cover) / sides * (1 - 2.0**-30)
         least = (8 if outputs > 2 else outputs) * square / epsilon
         length = self._longest / epsilon * math.sqrt(2 * self.size)
         ridge = 2.0 ** math.ceil(math.log2(max(least, length / _REACH)))
         if outputs > 2:
-            # The curvature between classes that a record is not of.
+            # The curvature between the classes other than the record's.
             epsilon -= square / ridge * (outputs - 2) / (outputs - 1) / sides
         return epsilon, ridge, cover
 
@@ -162,7 +162,7 @@ class PerturbedLossQuery(SumQuery):
             precision=size / epsilon / _STEPS,
         )(np.zeros(self.shapes[0]), noise)
         weights = records.minimum(linear, ridge)
-        # What b may be from a continuous one; what the gradient may be.
+        # Distance of b from a continuous one; the gradient's own is added.
         off = math.sqrt(size) * 2.0**10 / _STEPS * self._longest / epsilon
         off = math.sqrt(size) * (off + records.tolerance) / ridge
         covering = LaplaceMechanism(
@@ -172,5 +172,5 @@ class PerturbedLossQuery(SumQuery):
         return covering.perturb(weights, noise).reshape(self.shapes[0])
 
 
-# Of which a release is the weights, too.
+# A release of it holds the weights, too.
 released_as(PerturbedLossQuery)(WeightsRelease)

@@ -31,69 +31,67 @@ _RELEASE_ARRAYS = ("hessian", "minimiser", "offset")
 
 @keras.saving.register_keras_serializable(package="keras_fm")
 class PrivateDense(ReleasedLayer):
-    """Output layer whose objective can be released privately: logits of
-    classes or labels, or numbers.
+    """Output layer that learns with privacy: classes, labels or numbers.
 
     It trains under a `keras_fm.callbacks.PrivateModel`:
 
-    * proven: the objective of the layer becomes a *released* quadratic,
-      `<L, W> + k tr(W^T A W)` with perturbed A and L, and k = 1/8 for the
-      Taylor cross-entropy, k = 1/2 for squared error. From then on no
-      gradient reaches the kernel from any record: while training, the layer
-      adds the released objective to the loss and outputs zeros (the
-      data loss is then a constant), and at inference it outputs its logits,
-      or predictions in the unit of the targets.
-      This holds for every later fit, with or without the callback, and for
-      a loaded model. With `rounds` there are R noisy sums instead, as
-      clipped first-order coefficients at the weights of that moment, and
-      what is released are the weights they led to; the released objective
-      then is the squared distance to these.
+    * proven: the records are used once, to publish the layer's objective
+      with noise (a *release*). It is a quadratic `<L, W> + k tr(W^T A W)`
+      with noisy A and L; k is 1/8 for the Taylor cross-entropy and 1/2 for
+      squared error. After that no record changes the kernel. While training,
+      the layer adds the released objective to the loss and outputs zeros, so
+      the data loss is a constant. At inference it outputs logits, or
+      predictions in the unit of the targets. This holds for every later fit,
+      with or without the callback, and for a loaded model. With `rounds` the
+      records are used R times instead: each round takes a noisy sum of
+      clipped gradients at the current weights. The final weights are the
+      release, and the objective is the squared distance to them.
     * published: noise on the coefficients of the Taylor cross-entropy is
       added to the loss while records still drive the gradient (AdLM steps
-      4-5, dPA Lemma 3). That is claimed, not proven.
+      4-5, dPA Lemma 3). This privacy is claimed, not proven.
 
-    Without either it refuses to train: in `fit`, in any other loop, and
-    after whatever copied or loaded it without its release. With
-    `unprotected=True` it is the non-private twin, for comparisons.
+    Without either the layer refuses to train: in `fit`, in any other loop,
+    and when it was copied or loaded without its release. `unprotected=True`
+    makes it the non-private twin, for comparisons.
 
     Args:
         units: positive int, number of outputs M (1 for binary labels).
         use_bias: whether to add a bias. In the released objective the bias
             is the weight of a constant feature `bias_feature`.
-        bias_feature: float > 0, the constant's value. Larger is less noise
-            on the bias and more on the rest. `None` is 0.1, and of numbers,
-            whose mean is rarely in the middle of their bounds,
-            `feature_bound`.
+        bias_feature: float > 0, the constant's value. A larger value means
+            less noise on the bias and more on the rest. `None` is 0.1 for
+            classes and labels. For numbers it is `feature_bound`, because
+            their mean is rarely in the middle of their bounds.
         feature_bound: float, public bound C on the L2 norm of an input.
-        feature_l1_bound: `None`, or a public bound on the L1 norm of an
-            input, too: sqrt(s) C where at most s entries are other than zero
-            (s columns of which most are one-hot). It is less noise for a
-            pure epsilon; without `rounds`.
-        nonnegative: whether inputs are known to be >= 0; lowers replace_one
-            sensitivities, checked at the release.
-        clip: whether inputs and numbers outside their bounds are brought
-            back at the release instead of refused.
+        feature_l1_bound: `None`, or a public bound on the L1 norm of an input
+            as well. If at most s entries are not zero it is sqrt(s) C. It
+            lowers the noise for a pure epsilon (delta = 0). Not with
+            `rounds`.
+        nonnegative: whether inputs are known to be >= 0. This lowers
+            replace_one sensitivities and is checked at the release.
+        clip: whether inputs and numbers outside their bounds are clipped to
+            them at the release instead of refused.
         quadratic_scale: float > 0, how much of the noise A takes (see
             `keras_fm.queries.QuadraticQuery`).
         rounds: `None` for one release, or a `keras_fm.Rounds` (an int R stands
             for `Rounds(rounds=R)`): R rounds within the same budget.
         kernel_initializer, bias_initializer: initializers.
-        loss: what the targets are: `"cross_entropy"` (classes, or 0 and 1
-            for one output), `"binary_cross_entropy"` (every output a label
-            of its own, 0 or 1) or `"squared_error"` (numbers).
-        target_bounds: of numbers alone, and needed for them: public
-            `(low, high)` of all, or one such pair for each output. The
-            objective has them scaled to [-1, 1]; outputs are in their unit.
-        class_weight: of classes alone: `None`, a dict from classes to public
-            numbers (1 where it has none), or `"balanced"`, by counts of the
-            classes that a twentieth of the layer's budget releases. What a
-            record adds is multiplied by the weight of its class over the
-            largest, after every bound.
-        perturbed_loss: of classes and without `rounds`: whether a pure epsilon
-            (delta = 0) releases the minimiser of the cross-entropy with a
-            noisy linear term in the place of A and S: far less noise, and
-            features of all records in memory. Where an owner is the privacy
-            unit, or labels alone are secret, A and S are released.
+        loss: sets the kind of targets: `"cross_entropy"` (classes, or 0 and 1
+            for one output), `"binary_cross_entropy"` (every output is a
+            separate label, 0 or 1) or `"squared_error"` (numbers).
+        target_bounds: for numbers only, and needed for them: public
+            `(low, high)` for all, or one such pair for each output. The
+            objective scales them to [-1, 1]; outputs are in their unit.
+        class_weight: for classes only: `None`, a dict from classes to public
+            numbers (1 for a class that is left out), or `"balanced"`, which
+            releases counts of the classes with a twentieth of the layer's
+            budget. After all bounds, the part of a record is multiplied by
+            the weight of its class over the largest weight.
+        perturbed_loss: for classes without `rounds`. If `True` and delta is 0,
+            the layer releases the minimiser of the cross-entropy with a noisy
+            linear term instead of A and S. This has far less noise, but needs
+            the features of all records in memory. A and S are still released
+            if an owner is the privacy unit or if labels alone are secret.
         unprotected: `True` for the non-private twin.
 
     Input shape: `(batch, inputs)`. Output shape: `(batch, units)`.
@@ -180,7 +178,7 @@ class PrivateDense(ReleasedLayer):
         self.bias_initializer = keras.initializers.get(bias_initializer)
         self.input_spec = keras.layers.InputSpec(min_ndim=2)
         self._built_with = None
-        # Set when a training step with the perturbed objective is traced.
+        # Set when a training step with the noisy objective is traced.
         self.objective_in_use = False
 
     def build(self, input_shape):
@@ -211,15 +209,15 @@ class PrivateDense(ReleasedLayer):
     # Where training starts -----------------------------------------------
 
     def check_start(self, start):
-        """Refuses to keep weights that records may have trained.
+        """Refuses to keep weights that private records may have trained.
 
         Args:
             start: `"minimiser"` gives the layer released weights; `"current"`
-                keeps those it has.
+                keeps its present weights.
 
         Raises:
             ValueError: if `start` is neither, or is `"current"` although the
-                layer has no release and other weights than it was built with.
+                layer has no release and its weights changed since `build`.
         """
         checks.either("start", start, STARTS)
         if start == "minimiser" or self.is_released:
@@ -266,15 +264,15 @@ class PrivateDense(ReleasedLayer):
     def objective(
         self, grouped=False, reach=0, public_features=False, clip=None
     ):
-        """What is released of the records for this layer.
+        """The query that this layer releases: a statistic with a sensitivity.
 
         Args:
             grouped, reach, public_features: see `queries.QuadraticQuery`.
-            clip: of `rounds` that leave it to a rule, what that gives.
+            clip: the clip that a rule gives, if `rounds` have none.
 
         Returns:
-            A `CrossEntropyQuery` or `SquaredErrorQuery` of `augment`-ed
-            features, or with `rounds` a `GradientQuery`.
+            A `CrossEntropyQuery` or `SquaredErrorQuery` for features from
+            `augment`. With `rounds` a `GradientQuery`.
         """
         of_targets = self._kind.fields(self.target_bounds)
         if isinstance(self.class_weight, tuple):
@@ -305,7 +303,7 @@ class PrivateDense(ReleasedLayer):
         )
 
     def _whole_loss(self):
-        """What a pure epsilon asks with `perturbed_loss`."""
+        """The query of `perturbed_loss`, for a pure epsilon."""
         return perturbed_loss.PerturbedLossQuery(
             num_features=self.num_features,
             num_outputs=self.units,
@@ -331,26 +329,25 @@ class PrivateDense(ReleasedLayer):
         )
 
     def learn(self, release, ledger, ridge_factor=0.5, start="minimiser"):
-        """Puts a release in the place of the records: nothing is read, drawn
-        or charged.
+        """Trains the layer on a release. Uses no records, no noise, no budget.
 
-        A fit with `PrivateModel` does this by itself. By hand it is for what
-        was released elsewhere: by a data engine, or from a file.
+        A fit with `PrivateModel` calls this itself. Call it yourself for a
+        release from elsewhere: from a data engine, or from a file.
 
         Args:
             release: a `Release` of `self.objective()`.
-            ledger: the `Ledger` that was charged for it: the statement
-                of the model is composed from it.
-            ridge_factor: ridge in units of the noise's spectral edge.
-            start: `"minimiser"` to move the weights to the released
-                objective's minimum, `"current"` to leave them, or weights
-                `(m, units)` that you made from this release alone (those of
-                a descent of your own).
+            ledger: the `Ledger` that was charged for it. The model's privacy
+                statement is computed from it.
+            ridge_factor: ridge in units of the noise's spectral edge (the
+                largest eigenvalue that noise alone is expected to have).
+            start: `"minimiser"` moves the weights to the minimum of the
+                released objective, `"current"` leaves them. Or pass weights
+                `(m, units)` that you computed from this release alone.
 
         Raises:
-            ValueError: if the release is of another objective, or the
-                ledger holds no entry of it, or `start` keeps weights that
-                records may have trained, or has another shape.
+            ValueError: if the release is of another objective, if the ledger
+                has no entry for it, or if `start` has another shape or keeps
+                weights that private records may have trained.
 
         Example:
 
@@ -395,7 +392,7 @@ class PrivateDense(ReleasedLayer):
             offset = 0.0
         else:
             hessian, minimiser = release.minimise(ridge_factor)
-            # The objective per record; the estimate comes from the release.
+            # The objective per record; n is estimated from the release.
             n = release.estimated_records()
             linear = objective.linear_coefficients(release.linear)
             curved = np.vdot(minimiser, hessian @ minimiser)
@@ -433,7 +430,7 @@ class PrivateDense(ReleasedLayer):
 
     @property
     def start_fact(self):
-        """What statements say of the weights of classes."""
+        """The line about class weights in the statement."""
         if self.class_weight is None:
             return None
         of = "released" if self._balanced else "public, by declaration"
@@ -478,7 +475,7 @@ class PrivateDense(ReleasedLayer):
 
         def moment():
             for features, y, *owners in reading.labelled(self):
-                # A wrong label is an error before the first charge.
+                # A wrong label must fail before the ledger is charged.
                 self.check_labels(y, len(features))
                 yield features, None, *owners
 
@@ -542,7 +539,7 @@ class PrivateDense(ReleasedLayer):
         return self.rounds.descend(reads, start, expected, stddev, **known)
 
     def check_labels(self, y, n):
-        """Refuses labels that no class is for, and numbers out of bounds."""
+        """Refuses labels outside the classes, and numbers out of bounds."""
         self.objective().targets(y, n, self.clip)
 
     def install(self, release, reading, start):
@@ -550,8 +547,8 @@ class PrivateDense(ReleasedLayer):
         self.learn(release, reading.ledger, reading.ridge_factor, start)
 
     def claims(self, publishing):
-        """What `guarantee="published"` is charged: noise on the coefficients
-        of the loss."""
+        """The claims of `guarantee="published"`: noise on the coefficients of
+        the loss."""
         for name in ("rounds", "class_weight"):
             if getattr(self, name) is not None:
                 raise ValueError(
@@ -597,10 +594,10 @@ class PrivateDense(ReleasedLayer):
         self._note()
 
     def set_augmented_weights(self, weights):
-        """Sets kernel and bias from the weights of augmented features.
+        """Sets kernel and bias from weights for augmented features.
 
         Args:
-            weights: `(m, units)`, the constant entry's row last.
+            weights: `(m, units)`; the last row is for the constant entry.
         """
         self.kernel.assign(weights[: self.input_dim])
         if self.use_bias:
@@ -625,20 +622,20 @@ class PrivateDense(ReleasedLayer):
         return self._has_hidden("minimiser")
 
     def set_release(self, hessian, minimiser, offset, ledger_json):
-        """Puts a released objective, per record, in the place of the data.
+        """Sets the released objective, per record, that the layer trains on.
 
         The objective is `offset + curvature * tr(D^T hessian D)` with
         `D = W - minimiser` and the curvature of the layer's loss (1/8 for
-        cross-entropy, 1/2 for squared error): it has a gradient of exactly
-        zero at its minimum, whatever the precision.
+        cross-entropy, 1/2 for squared error). Its gradient is exactly zero
+        at the minimum in any precision.
 
         Args:
             hessian: `(m, m)`, or `None` for the squared distance of kernel
                 and bias to those of the minimiser.
             minimiser: `(m, units)`.
-            offset: float, the value at the minimum without the constant
-                that a record with outputs of zero contributes.
-            ledger_json: str, kept with the layer when it is saved.
+            offset: float, the value at the minimum, less the constant that a
+                record with outputs of zero adds.
+            ledger_json: str, saved with the layer.
         """
         self.check_no_twin()
         self._set_objective(hessian, minimiser, offset)
@@ -651,7 +648,7 @@ class PrivateDense(ReleasedLayer):
                 "objective is perturbed once. Build a new model."
             )
         if hessian is None and self._has_hidden("hessian"):
-            # What an earlier release left is not to stay.
+            # Overwrite the matrix of an earlier release.
             hessian = np.eye(self.num_features)
             if self.use_bias:
                 hessian[-1, -1] = self.bias_feature**2
@@ -667,20 +664,20 @@ class PrivateDense(ReleasedLayer):
         super().fix_noise(per_step, **noise)
 
     def released_objective(self):
-        # What a record with zero logits adds, whatever its label; of numbers
-        # the most that it can.
+        # The loss of a record with zero logits, the same for all labels; for
+        # numbers the largest that it can be.
         return self._released_loss() + self.units * self._kind.at_zero
 
     def _released_loss(self):
         return self.released_gap() + self._get_hidden("offset")
 
     def released_gap(self):
-        """How far the released objective is above its minimum at the weights
-        of now: a function of the release."""
+        """Distance of the released objective from its minimum at the current
+        weights. Depends on the release only."""
         minimiser = self._get_hidden("minimiser")
         step = self.kernel - minimiser[: self.input_dim]
         if self.use_bias:
-            # As it was set: exactly zero there.
+            # Computed as when it was set: exactly zero at the minimum.
             least = minimiser[self.input_dim :] * self.bias_feature
             bias = ops.expand_dims(ops.convert_to_tensor(self.bias), 0) - least
             if self._has_hidden("hessian"):
@@ -699,7 +696,7 @@ class PrivateDense(ReleasedLayer):
         )
 
     def linear_part(self, x):
-        """What comes before the activation, for layer-wise relevance."""
+        """The output before the activation, for layer-wise relevance."""
         outputs = ops.matmul(x, self.kernel)
         if self.bias is None:
             return outputs
@@ -710,7 +707,7 @@ class PrivateDense(ReleasedLayer):
         kernel, bias = self.kernel, self.bias
         released = self._released is not None
         if released:
-            # No record may move the weights, in whatever loop.
+            # No record may move the weights, in any training loop.
             kernel, bias = map(_still, (kernel, bias))
         outputs = ops.matmul(inputs, ops.cast(kernel, self.compute_dtype))
         if bias is not None:
@@ -748,7 +745,7 @@ class PrivateDense(ReleasedLayer):
     def read_out(self, outputs):
         if self.target_bounds is None:
             return outputs
-        # In half precision a price would be infinite.
+        # In half precision large numbers, such as prices, become infinite.
         outputs = ops.cast(outputs, self.variable_dtype)
         low, high = np.array(self.target_bounds).T
         half, centre = (

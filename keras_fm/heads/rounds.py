@@ -1,8 +1,9 @@
 """Many small releases of one linear layer, and the descent they drive.
 
-One release (`keras_fm.queries.CrossEntropyQuery`) is paid for once and
-used for ever. R rounds pay for every step, but each takes only what the current
-weights still get wrong: records that are right already contribute nothing.
+A single release (`keras_fm.queries.CrossEntropyQuery`) is paid for once and
+used for ever. With R rounds every round is paid for. But a round uses only the
+errors of the current weights: records that are already classified correctly
+contribute nothing.
 """
 
 import dataclasses
@@ -14,8 +15,8 @@ import numpy as np
 from keras_fm.heads.gradient_query import BY_FIRST_ROUND, LOSSES
 from keras_fm.kernel import checks
 
-# Standard deviation of a weight from the noise of all rounds: accuracy is flat
-# within a factor of two. Chosen on held-out MNIST images.
+# Standard deviation of a weight from the noise of all rounds. Accuracy changes
+# little within a factor of two. Chosen on held-out MNIST images.
 _WEIGHT_NOISE = {
     "cross_entropy": 1.0,
     BY_FIRST_ROUND: 1.0,
@@ -23,50 +24,53 @@ _WEIGHT_NOISE = {
     "crammer_singer": 0.2,
     "squared_error": 0.2,
 }
-# Losses whose minimum is a probability or a mean.
+# Losses whose minimiser is a probability or a mean.
 WHITENED = ("cross_entropy", "squared_error")
-# Of `BY_FIRST_ROUND`: the square of the mean coefficient's length over the clip
-# above which classes are apart: the first, and the second over m.
+# For `BY_FIRST_ROUND`. Classes are well apart if the squared length of the mean
+# coefficient, over the clip's square, is above the first, and above the second
+# over m.
 _APART, _APART_OF_ALL = 0.0075, 5.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rounds:
-    """Settings of an output layer that learns in R rounds. All are public.
+    """Settings of an output layer that learns in R rounds.
 
     Args:
-        rounds: int R >= 1, how many noisy sums over the records there are.
-        batch_size: `None`: every round takes all records; or the expected
-            size of a Poisson sample, each record joining each round with
+        rounds: int R >= 1, the number of rounds. Each is one gradient step
+            with a noisy sum over the records.
+        batch_size: `None`: every round uses all records. Or the expected
+            size of a Poisson sample: each record joins each round with
             probability `batch_size / n`.
-        learning_rate: float > 0, for the mean coefficient (the noisy sum
-            over the expected number of records). `None` is a rule from
-            public numbers: the noise of all rounds gives every weight a
-            standard deviation of 0.2 (`"crammer_singer"`), 0.5
-            (`"squared_hinge"`) or 1 (`"cross_entropy"`). With `whitening` it
-            gives logits one of about 1.2, and a rate is never above what the
-            released curvature allows.
+        learning_rate: float > 0, for the mean gradient (the noisy sum over
+            the expected number of records). `None` is a rule from public
+            numbers: the noise of all rounds gives every weight a standard
+            deviation of 0.2 (`"crammer_singer"`), 0.5 (`"squared_hinge"`) or
+            1 (`"cross_entropy"`). With `whitening` it gives logits one of
+            about 1.2, and the rate never exceeds what the released curvature
+            allows.
         momentum: float in [0, 1).
-        clip: float > 0, L2 threshold on one record's coefficient. `None` is
-            0.1, and with `whitening` a rule from the number of records, of
-            features and of outputs and the budget: large enough to leave
-            probabilities and means what they are, where the noise allows it.
-        loss: see `keras_fm.queries.GradientQuery`. `None` is what the
-            output layer predicts: `"by_first_round"` for classes,
+        clip: float > 0, L2 threshold on one record's gradient. `None` is 0.1.
+            With `whitening` it is a rule from the budget and the numbers of
+            records, features and outputs: large enough not to bias
+            probabilities and means, if the noise allows it.
+        loss: see `keras_fm.queries.GradientQuery`. `None` follows from what
+            the output layer predicts: `"by_first_round"` for classes,
             `"squared_hinge"` for several labels, `"squared_error"` for
-            numbers. `"by_first_round"` goes on with `"crammer_singer"` where
-            the noisy sum of the first round, of cross-entropy at zero weights,
-            finds the classes well apart (digits), and with `"cross_entropy"`
-            elsewhere (photographs). That costs nothing.
-        averaging: float in [0, 1): the weights that are kept are the mean
-            of those after the last `averaging * rounds` rounds (at least the
-            last). `None` is a half with `whitening`, else 0.
-        whitening: float in [0, 1), the share of the budget that releases the
-            second moment of the features first; the rounds then descend in
-            the directions that it whitens. `None` is 0.1 of the losses
-            whose minimum is a probability or a mean, `"cross_entropy"` and
-            `"squared_error"`, and 0 of the others, which are for features
-            that are white already.
+            numbers. `"by_first_round"` begins with the cross-entropy at zero
+            weights. If its noisy sum shows classes well apart (digits), it
+            goes on with `"crammer_singer"`, else (photographs) with
+            `"cross_entropy"`. This choice costs no budget.
+        averaging: float in [0, 1). The layer keeps the mean of the weights
+            after the last `averaging * rounds` rounds (at least the last).
+            `None` is 0.5 with `whitening`, else 0.
+        whitening: float in [0, 1), a share of the budget. It first releases
+            the second moment of the features, and the rounds then train on
+            whitened features. `None` is 0.1 for losses whose minimiser is a
+            probability or a mean (`"cross_entropy"`, `"squared_error"`), and
+            0 for the others, which suit features that are already white.
+
+    All settings are public: never choose them from private records.
 
     Raises:
         ValueError: if a field is outside its range.
@@ -101,7 +105,7 @@ class Rounds:
                 checks.optional, partial(checks.one_of, choices=LOSSES)
             ),
         )
-        # Without a loss yet: once the output layer gives one.
+        # The output layer sets the loss later.
         if self.loss is None:
             return
         whitening = 0.1 if self.loss in WHITENED else 0.0
@@ -121,7 +125,7 @@ class Rounds:
 
     @classmethod
     def of(cls, value):
-        """A `Rounds` from one, its config, or a number of rounds."""
+        """A `Rounds` from a `Rounds`, its config, or a number of rounds."""
         if value is None or isinstance(value, cls):
             return value
         if isinstance(value, dict):
@@ -129,13 +133,13 @@ class Rounds:
         return cls(rounds=value)
 
     def of_losses(self, losses):
-        """These rounds with a loss of an output layer.
+        """These rounds with a loss that fits the output layer.
 
         Args:
-            losses: those that fit the layer's targets, the default first.
+            losses: the losses that fit the layer's targets, default first.
 
         Raises:
-            ValueError: if the loss is another.
+            ValueError: if `loss` is set and is not one of these.
         """
         if self.loss is None:
             return dataclasses.replace(self, loss=losses[0])
@@ -153,18 +157,18 @@ class Rounds:
     def rate(self, stddev, expected, steepest=None, weight_noise=None):
         """The learning rate: `learning_rate`, or the rule for `None`.
 
-        Every round's noise moves a weight by `rate / (1 - momentum)` times
-        itself in the end, so R rounds add up to a standard deviation of
-        `rate / (1 - momentum) * sqrt(R) * stddev / expected`.
+        In the end the noise of a round moves a weight by
+        `rate / (1 - momentum)` times itself. R rounds add up to a standard
+        deviation of `rate / (1 - momentum) * sqrt(R) * stddev / expected`.
 
         Args:
             stddev: standard deviation of the noise on a sum, public.
             expected: see `descend`.
-            steepest: the largest curvature of one record's loss where that
-                is the same at all weights: a rate is at most one over it, or
-                the descent would swing about the minimum.
+            steepest: the largest curvature of one record's loss, if one
+                bound holds at all weights. The rate is at most one over it:
+                a larger one would oscillate about the minimum.
             weight_noise: `None`, or the standard deviation that noise may
-                give a weight, where the features tell it.
+                give a weight, if the features determine it.
         """
         if self.learning_rate is not None:
             return self.learning_rate
@@ -176,15 +180,15 @@ class Rounds:
         return rate if steepest is None else min(rate, 1 / steepest)
 
     def descend(self, read, start, expected, stddev=None, **known):
-        """Gradient descent with momentum on noisy coefficients.
+        """Gradient descent with momentum on noisy gradients.
 
         Args:
             read: function from weights `(m, M)` to a noisy sum of
-                coefficients `(m, M)`; called `rounds` times. One that can
-                `choose` a loss is told it after the first call.
+                gradients `(m, M)`, called `rounds` times. If it has a method
+                `choose`, that gets the loss after the first call.
             start: `(m, M)`, public.
-            expected: what a sum is divided by, the expected number of
-                records of a round.
+            expected: the expected number of records in a round; sums are
+                divided by it.
             stddev: standard deviation of the noise on a sum, needed with
                 `learning_rate=None`, see `rate`.
             **known: `steepest` and `weight_noise`, see `rate`.
@@ -198,7 +202,7 @@ class Rounds:
         choose = getattr(read, "choose", None)
         if self.loss != BY_FIRST_ROUND or stddev is None:
             choose = None
-        # 0.07 * 100 is a little more than 7 for a computer.
+        # In floating point 0.07 * 100 is a little more than 7.
         kept = max(1, math.ceil((self.averaging or 0) * self.rounds - 1e-9))
         mean = np.zeros_like(weights)
         for step in range(self.rounds):
@@ -215,8 +219,8 @@ class Rounds:
         return mean
 
     def _chosen(self, noisy, expected, stddev):
-        """The loss of the rounds after the first: a function of its noisy sum
-        and of public numbers."""
+        """The loss of the rounds after the first. It depends on the first noisy
+        sum and public numbers only."""
         square = np.sum(np.square(noisy)) - noisy.size * stddev**2
         share = square / (expected * self.clip) ** 2
         apart = share > _APART and share * len(noisy) > _APART_OF_ALL

@@ -6,7 +6,7 @@ t = (y - centre) / half in [-1, 1]^M and outputs z_i = W^T h_i,
     sum_i ||t_i - z_i||^2 / 2 = sum_i ||t_i||^2 / 2 - <S, W> + tr(W^T A W) / 2
 
 with A = sum_i h_i h_i^T, the same for all M outputs, and S = sum_i h_i t_i^T.
-These two are all that is ever read.
+A release uses nothing of the records but these two.
 
 The proofs of the sensitivities are in docs/proofs/squared_error.md.
 """
@@ -24,20 +24,20 @@ from keras_fm.kernel.query import QuadraticQuery
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SquaredErrorQuery(QuadraticObjective, QuadraticQuery):
-    """The squared error of one dense output layer on numbers.
+    """Query for the squared error of one dense output layer on numbers.
 
     Args:
-        num_outputs: int M, numbers that are predicted.
-        target_bounds: public `(low, high)` of all M numbers, or M such
-            pairs. Within them targets are scaled to [-1, 1].
+        num_outputs: int M, how many numbers the layer predicts.
+        target_bounds: public `(low, high)` for all M numbers, or M such
+            pairs. They scale the targets to [-1, 1].
         num_features, feature_bound, nonnegative, quadratic_scale, grouped,
-            reach: see `QuadraticQuery`. `quadratic_scale = C / sqrt(M)`
-            makes A and S weigh the same.
+            reach: see `QuadraticQuery`. With `quadratic_scale = C / sqrt(M)`
+            A and S have the same weight.
 
     Targets are `(n, M)`, or `(n,)` if `M == 1`, in their own unit.
 
-    The L2 sensitivity under add_remove is sqrt(C^4 / alpha^2 + C^2 M);
-    all others as `QuadraticQuery.sensitivity` states, with T = sqrt(M) and
+    The L2 sensitivity under add_remove is sqrt(C^4 / alpha^2 + C^2 M). For
+    the others see `QuadraticQuery.sensitivity`, with T = sqrt(M) and
     `||t||_1 <= M`. docs/proofs/squared_error.md, proposition 1.
 
     Raises:
@@ -55,7 +55,7 @@ class SquaredErrorQuery(QuadraticObjective, QuadraticQuery):
 
     proof_of_one_record = "docs/proofs/squared_error.md"
     curvature = 1 / 2
-    # Of scaled targets, where an output of zero is.
+    # The scaled target that an output of zero stands for.
     target_centre = 0.0
 
     def __post_init__(self):
@@ -76,7 +76,7 @@ class SquaredErrorQuery(QuadraticObjective, QuadraticQuery):
 
     @property
     def reads(self):
-        """What a release of this objective reads, in words."""
+        """What a release of this objective uses of the records, in words."""
         return self._reads(
             "t = y scaled to [-1, 1] from the public bounds "
             f"{bounds_in_words(self.target_bounds)}"
@@ -91,10 +91,10 @@ class SquaredErrorQuery(QuadraticObjective, QuadraticQuery):
 
 
 def bounds_in_words(bounds):
-    """Bounds of outputs, each once."""
+    """The different bounds of the outputs, as text."""
     return ", ".join(f"[{a:g}, {b:g}]" for a, b in dict.fromkeys(bounds))
 
 
 @released_as(SquaredErrorQuery)
 class SquaredErrorRelease(HeadRelease):
-    """A released `SquaredErrorQuery`."""
+    """The release of a `SquaredErrorQuery`: its noisy statistics A and S."""

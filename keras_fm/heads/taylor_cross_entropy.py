@@ -13,15 +13,15 @@ class TaylorCrossEntropy(keras.losses.Loss):
         log 2 + (1/2 - y) z + z^2 / 8,
 
     summed over the outputs (dPA Eq. 11 and 14, AdLM Eq. 25). For |z| <= 1
-    it is within 0.004886 of the exact cross-entropy; its optimum is a linear
-    least-squares problem with targets 4 (y - 1/2).
+    it is within 0.004886 of the exact cross-entropy. Its minimum is that of a
+    linear least-squares problem with targets 4 (y - 1/2).
 
     Args:
         reduction, name, dtype: as in `keras.losses.Loss`.
 
-    `y_true`: `(batch, M)` targets (one-hot, or several independent ones), or
-    `(batch,)` or `(batch, 1)` class indices if M > 1. Targets may be any real
-    numbers. `y_pred`: `(batch, M)` logits.
+    `y_true`: `(batch, M)` targets, one-hot or several independent ones; they
+    may be any real numbers. If M > 1 class indices `(batch,)` or `(batch, 1)`
+    will do. `y_pred`: `(batch, M)` logits.
 
     Example:
 

@@ -1,7 +1,7 @@
-"""Features whose directions all count alike, by a released second moment.
+"""Features whitened by a released second moment: all directions weigh alike.
 
-A descent on whitened features knows its curvature before it begins, so one
-rule from public numbers gives steps that arrive and do not swing.
+The curvature of a loss on whitened features is known before training begins.
+So one rule from public numbers gives steps that converge without oscillating.
 """
 
 import dataclasses
@@ -14,33 +14,33 @@ from keras_fm.heads.coefficient_grid import CoefficientGrid
 from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import sums as summation
 
-# How far inside the bound a typical whitened row lies. Longer rows are scaled
-# back, their constant too, and then are fitted as what they are not: a rare
-# flag makes a row five times as long. No noise comes of room, which the clip
-# of coefficients does not have. This rule and those below were chosen on
-# made-up tables that docs/results/more_budget.md does not report.
+# The bound over the length of a typical whitened row. Rows beyond the bound are
+# scaled back, with their constant entry, and are then fitted wrongly: a rare
+# flag makes a row five times as long. A larger factor adds no noise, unlike a
+# larger clip. This rule and those below were chosen on made-up tables that
+# docs/results/more_budget.md does not report.
 _ROOM = 8.0
-# Of typical rows: how long a row may be before its largest coefficient is
-# clipped whatever the budget.
+# In lengths of typical rows: the largest coefficient of a longer row is
+# clipped, whatever the budget.
 _LONG = 1.5
-# In spectral edges of the noise, added to every eigenvalue.
+# Added to every eigenvalue, in units of the noise's spectral edge.
 _RIDGE = 0.5
-# Eigenvalues below this share of the largest are cut features' rounding.
+# Eigenvalues below this share of the largest come from rounding of features.
 _LEAST = 1e-6
-# The curvature along released directions, over what the release says: the
-# noise may hide up to one edge, and momentum bears more than this.
+# Largest true curvature along released directions, over the released one: noise
+# may hide up to one edge. Momentum tolerates more than this factor.
 _HIDDEN = 1.5
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rule:
-    """What a loss needs to know of its own to be descended.
+    """Facts about a loss from which clip and learning rate follow.
 
     Attributes:
-        curvature: most of one record's loss along its logits.
-        residual: longest residual that there may be at the minimum.
-        noise: standard deviation of a logit, from one full release, that
-            `clip` may give it.
+        curvature: largest curvature of one record's loss in its logits.
+        residual: length of the longest possible residual at the minimum.
+        noise: standard deviation that `clip` may give a logit, in one
+            release of the whole budget.
     """
 
     curvature: float
@@ -49,13 +49,15 @@ class Rule:
 
 
 def rule(loss, outputs, independent=False):
-    """A clip below the residuals turns a probability or a mean into something
-    else, and one above them is noise. Numbers have a smaller one: their
-    residuals are far from what they can be.
+    """The `Rule` of a loss.
+
+    A clip below the residuals biases probabilities and means; a clip above
+    them adds noise for nothing. Numbers get a smaller clip, because their
+    residuals are usually far below the largest possible.
 
     Args:
-        loss, outputs: of the layer.
-        independent: whether the outputs are labels of their own.
+        loss, outputs: those of the layer.
+        independent: whether the outputs are separate labels.
 
     Returns:
         A `Rule`.
@@ -69,37 +71,37 @@ def rule(loss, outputs, independent=False):
     return Rule(curvature=0.5, residual=math.sqrt(2), noise=0.1)
 
 
-# Of a typical row that noise makes too short.
+# The least length of a typical row, which noise may make too short.
 _LEAST_LENGTH = 0.5
-# Of a typical row.
+# The least clip, in lengths of a typical row.
 _LEAST_CLIP = 0.1
-# Of a logit from all rounds together, which bounds the rate where noise does.
+# Standard deviation of a logit from the noise of all rounds: bounds the rate.
 _LOGIT_NOISE = 1.2
 
 
 def clip(known, outputs, m, bound, units, multiplier):
     """The threshold on a coefficient: as large as the noise of the logits
-    allows, between a tenth of a typical row and what residuals can be.
+    allows, between a tenth of a typical row and the longest residuals.
 
     Args:
         known: a `Rule`.
-        outputs: of the layer.
+        outputs: number of outputs.
         m: length of a feature vector.
-        bound: C, of the features.
-        units: the number of privacy units, public.
-        multiplier: standard deviation over the threshold of the noise that
+        bound: C, bound on features.
+        units: number of privacy units, public.
+        multiplier: standard deviation, over the threshold, that the noise of
             one release of the whole budget would have.
     """
-    # Of one Newton step, clipped at the length of a typical row.
+    # Noise of one Newton step that is clipped at the length of a typical row.
     added = 1.25 * m * multiplier * math.sqrt(outputs) / units
     share = max(known.noise * known.curvature / added, _LEAST_CLIP)
     return bound / _ROOM * min(share, _LONG * known.residual)
 
 
 def _length(values, scale, edge):
-    """Of a typical row of which direction j is divided by the root of
-    `scale[j]`. What the noise hides is what the trace, which has little of it,
-    says beyond the directions that stand out."""
+    """Length of a typical row after direction j is divided by the root of
+    `scale[j]`. The trace has little noise: it gives the total length along the
+    directions that the noise hides."""
     seen = values > edge
     found = np.sum(values[seen] / scale[seen])
     if not np.all(seen):
@@ -109,12 +111,12 @@ def _length(values, scale, edge):
 
 
 class Whitening:
-    """The map from features to whitened features, `None` until `learn`.
+    """The map from features to whitened features. Call `learn` first.
 
     Args:
         m: length of a feature vector.
-        bound: C, of its norm, before and after.
-        unit: what queries are told of the privacy unit.
+        bound: C, bound on its norm before and after the map.
+        unit: arguments of queries about the privacy unit.
     """
 
     def __init__(self, m, bound, **unit):
@@ -122,7 +124,7 @@ class Whitening:
             num_features=m, feature_bound=bound, **unit
         )
         self._bound = bound
-        # Of whole steps: products are exact, whatever rows stand together.
+        # In whole steps products are exact, whatever rows share a batch.
         self._grid = CoefficientGrid(bound, 1.0)
         self._map = None
 
@@ -131,7 +133,7 @@ class Whitening:
 
         Args:
             release: a `SecondMomentRelease` of `query`.
-            units: the number of privacy units, public.
+            units: number of privacy units, public.
         """
         values, vectors = np.linalg.eigh(release.quadratic / units)
         known = np.maximum(values, 0.0)
@@ -143,8 +145,8 @@ class Whitening:
         self.curvature = _HIDDEN * factor**2
 
     def rows(self, features, clip=False):
-        """Whitened features `(n, m)`, no longer than the bound: each a
-        function of its own record alone, to the last bit.
+        """Whitened features `(n, m)`, no longer than the bound. Each row
+        depends on its own record alone, to the last bit.
 
         Args:
             features: `(n, m)`.
@@ -161,12 +163,12 @@ class Whitening:
         return found * (inside / np.maximum(lengths, inside))[:, None]
 
     def facts(self, known, threshold):
-        """What bounds the rate of a descent, see `Rounds.rate`.
+        """Arguments of `Rounds.rate` that bound the learning rate.
 
         Args:
             known: the `Rule` of the loss.
-            threshold: the clip. Below the residuals it flattens the loss: a
-                longer step does not swing, and a short one would not arrive.
+            threshold: the clip. Below the residuals it flattens the loss, so
+                longer steps do not oscillate and are needed to converge.
         """
         longest = self._bound / _ROOM * _LONG * known.residual
         flat = min(1.0, threshold / longest)
@@ -176,5 +178,5 @@ class Whitening:
         }
 
     def weights(self, whitened):
-        """The weights of features, from those of whitened features."""
+        """Weights for features, from weights for whitened features."""
         return self._map @ whitened
