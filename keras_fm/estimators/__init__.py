@@ -1,7 +1,8 @@
 """Private models as scikit-learn estimators: `fit`, `predict`, `score`.
 
-Every `fit` charges the ledger that an estimator shares with its clones, so
-cross-validation pays for each of its fits or is refused.
+An estimator and its clones share one ledger, the record of the privacy budget
+that was spent. Every `fit` is charged to it, so cross-validation pays for each
+of its fits or is refused.
 """
 
 from keras_fm.estimators.private_classifier import PrivateClassifier

@@ -1,4 +1,4 @@
-"""A table as it is given: names and types of its columns."""
+"""A table as the user passes it: names and types of its columns."""
 
 import numpy as np
 
@@ -18,7 +18,7 @@ def dtypes(table):
 
 
 def plain(dtype):
-    """What the values are, of a categorical type too."""
+    """The type of the values, also if the column is categorical."""
     return getattr(getattr(dtype, "categories", None), "dtype", dtype)
 
 
@@ -26,7 +26,8 @@ def select(table, wanted):
     """Columns of a data frame by name, in this order.
 
     Raises:
-        ValueError: if it is no data frame, or has one of them not once.
+        ValueError: if it is not a data frame, or does not have each of them
+            once.
     """
     found = names(table)
     missing = [n for n in wanted if n not in (found or ())]
@@ -47,8 +48,8 @@ def select(table, wanted):
 
 
 def unnamed(table):
-    """The table, its columns numbered where names are not all text, which
-    scikit-learn refuses or overlooks."""
+    """The table, with numbered columns if some names are not text. Such names
+    scikit-learn refuses or ignores."""
     found = names(table)
     if found is None or all(isinstance(n, str) for n in found):
         return table
@@ -56,8 +57,8 @@ def unnamed(table):
 
 
 def with_nan(given):
-    """A table or column in which a gap of pandas (`pd.NA`, `pd.NaT`), which is
-    neither true nor false, is NaN among values of any type."""
+    """A table or column with NaN for the missing values of pandas (`pd.NA`,
+    `pd.NaT`), which are neither true nor false."""
     if names(given) is not None:
         if all(getattr(plain(t), "kind", None) != "O" for t in dtypes(given)):
             return given
@@ -69,7 +70,7 @@ def with_nan(given):
     except (TypeError, ValueError):
         return given  # scikit-learn refuses it, too.
     if found.dtype.kind in "SU" and not hasattr(given, "dtype"):
-        # Of NaN in a list of text NumPy makes the text "nan".
+        # NumPy turns NaN in a list of text into the text "nan".
         found = np.array(given, object)
     if found.dtype.kind != "O":
         return given
@@ -79,8 +80,8 @@ def with_nan(given):
 
 
 def refuse_dates(name, given):
-    """Refuses dates and spans of time, which NumPy counts in a unit of its
-    own, the same for all records."""
+    """Refuses dates and time spans. NumPy counts them in a unit that all
+    records share, so one record may change the others."""
     held = dtypes(given) or [getattr(given, "dtype", None)]
     if any(getattr(plain(t), "kind", None) in ("M", "m") for t in held):
         raise ValueError(

@@ -19,68 +19,67 @@ OBSERVED = "observed"
 
 
 class PrivateClassifier(ClassifierMixin, PrivateEstimator):
-    """A scikit-learn classifier with a proven epsilon: `PrivateDense` on
-    public features, released by a `PrivateModel`.
+    """A scikit-learn classifier with a proven epsilon. It is a
+    `PrivateDense` layer on public features, trained by a `PrivateModel`.
 
-    **One budget for everything.** `epsilon` and `delta` are what *all* fits of
-    this estimator and of its clones together may reveal. `fits` says how many
-    there will be, and each gets an equal share; a further one is refused. So
+    **One budget for everything.** `epsilon` and `delta` limit what *all* fits
+    of this estimator and of its clones together may reveal. `fits` is their
+    number: each gets an equal share, and a further one is refused. So
     `cross_val_score(PrivateClassifier(1.0, 1e-6, fits=5, ...), X, y, cv=5)`
-    costs epsilon 1 in all, and with `fits=1` it is refused at its second
-    fold. A second `fit` costs a share, too. Estimators that are made anew
-    share nothing: give them one `ledger`.
+    costs epsilon 1 in all. With `fits=1` it is refused at its second fold.
+    A second `fit` of one estimator costs a share, too. Two estimators that you
+    make yourself share nothing unless you give them one `ledger`.
 
     **What is public.** `bounds`, `classes`, `features` and every other
-    parameter; never read from X or y. Scores on private records are not
-    covered, whoever computes them: ask `private_score`. A row is the privacy
-    unit, or an owner with all rows, `fit(X, y, owners=ids)`.
+    parameter: do not compute them from X or y. A score on private records is
+    not covered by epsilon; use `private_score`. Epsilon protects one row. To
+    protect an owner with all rows, call `fit(X, y, owners=ids)`.
 
     Args:
         epsilon: number in (0, 1e6]. Needed, unless `ledger` has a budget.
-        delta: number in [0, 1), far below one over the number of records;
-            0 is pure, and releases weights in the place of sums. Needed with
-            `epsilon`: there is no default. `rounds` need more than 0.
+        delta: number in [0, 1), far below one over the number of records.
+            Needed with `epsilon`; there is no default. With 0 (pure epsilon)
+            a fit releases weights instead of sums. `rounds` need more than 0.
         bounds: `(low, high)`, the public range of the columns: numbers, or
             one for each column. Values outside are clipped. Optional with
-            `features`, and left out with `columns`.
-        classes: the labels that there may be, a list of strings, integers or
-            booleans; or `"observed"`, which takes those in y: you then
-            declare that which labels occur is no secret, and the statement
-            repeats it. An estimator around this one (`VotingClassifier`,
-            `BaggingClassifier`, `StackingClassifier`) numbers the labels that
-            occur: these are taken for the classes in their order, if there
-            are as many, and the statement repeats that, too.
-        columns: `None`, or what is public of every column, in the place of
-            `bounds`: `{name: column}` for a data frame, of which no other
-            column is read, or a list of columns in their order. A tuple
-            `(low, high)` is a range of numbers, a longer one are knots
-            between which the model is linear; a list holds words: text,
-            truth values, or whole numbers; blanks around text do not count.
-            What is missing, or not in the list, is zeros. A column of floats,
-            and two numbers that others may lie between, need a tuple. Dates
-            are no numbers: pass days since a public day.
+            `features`; leave it out with `columns`.
+        classes: all possible labels, a list of strings, integers or booleans.
+            `"observed"` takes the labels in y: you then declare that it is
+            public which labels occur, and the statement repeats it. An
+            estimator around this one (`VotingClassifier`,
+            `BaggingClassifier`, `StackingClassifier`) passes labels as
+            numbers. If there are as many as classes, they count as the
+            classes in their order, and the statement repeats that, too.
+        columns: `None`, or the public facts about every column, instead of
+            `bounds`: `{name: column}` for a data frame (other columns are
+            ignored), or a list of columns in order. A tuple `(low, high)` is
+            a range of numbers. A longer tuple holds knots: the model is
+            linear between them. A list holds words: text, booleans or whole
+            numbers; blanks around text are ignored. A value that is missing
+            or not in the list becomes zeros. A column of floats needs a
+            tuple, and so do two numbers with possible values between them.
+            Dates are not numbers: pass days since a public day.
         features: `None` (linear in the columns), or public Keras layers
             between scaled columns and output layer: a layer, a list, or a
-            function that returns them. Records that are longer than 1 after
-            them are scaled back to 1. Layers that learn from a release
-            (`PrivateNormalization`, `DPPCA`) are released in every fit, in
-            the same budget.
-        class_weight: `None`, a dict from labels to public numbers (1 where it
-            has none), or `"balanced"`, by counts that a twentieth of a fit's
-            budget releases. A rare class is then found; probabilities are
-            those of records so weighed.
-        rounds: `None` for one release, or how many rounds, or a
-            `keras_fm.Rounds`; a number R stands for `Rounds(rounds=R)`. Here
-            its default loss is `"cross_entropy"`, so that a larger epsilon
-            makes probabilities better.
+            function that returns them. Records longer than 1 after them are
+            scaled back to 1. Every fit releases the layers that learn from
+            records (`PrivateNormalization`, `DPPCA`), in the same budget.
+        class_weight: `None`, a dict from labels to public numbers (1 for a
+            label that is left out), or `"balanced"`, which releases counts of
+            the labels with a twentieth of a fit's budget. Weights help to
+            find a rare class. Probabilities are those of the weighted data.
+        rounds: `None` for one release, a `keras_fm.Rounds`, or an int R for
+            `Rounds(rounds=R)`. The default loss here is `"cross_entropy"`, so
+            that a larger epsilon gives better probabilities.
         fits: int >= 1, see above.
         evaluation: number in [0, 1), the share of the budget that fits leave
             to `private_score`; 0.1 costs little accuracy.
-        held_out: `None`, or the share of rows that fits leave out, by a
-            public hash of each, for `private_score`. For `"add_remove"`.
+        held_out: `None`, or the share of rows that fits leave out for
+            `private_score`. A public hash of each row selects them. Only for
+            `"add_remove"`.
         ledger: `None` (the first fit begins one, shared with all clones), the
-            path of a file, or a `keras_fm.Ledger`, whose budget then holds.
-            With `n_jobs` beyond 1 only a file will do.
+            path of a file, or a `keras_fm.Ledger`, whose budget then applies.
+            With `n_jobs` above 1 pass the path of a file.
         neighbours: `"add_remove"` (default), `"replace_one"` or
             `"replace_label"` (labels alone are secret).
         reproducible_noise: `None`, or an int seed. A seeded fit is labelled
@@ -92,7 +91,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
         ledger_: the `keras_fm.Ledger` that was charged.
 
     Raises:
-        ValueError: by `fit`, if a parameter is not as above.
+        ValueError: from `fit`, if a parameter is not as above.
 
     Example:
 
@@ -100,7 +99,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
     model = PrivateClassifier(
         1.0, 1e-6, bounds=(0, 255), classes=["no", "yes"], fits=6
     )
-    # Five shares of six; the scores are of private records: for you alone.
+    # Five shares of six. Scores on private records: keep them to yourself.
     print(cross_val_score(model, X, y, cv=5))
     print(model.fit(X, y).report())  # the last
     ```
@@ -134,7 +133,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
         units = 1 if len(found) == 2 else len(found)
         rounds = Rounds.of(self.rounds)
         if rounds is not None and rounds.loss is None:
-            # The one whose minimum is a probability.
+            # The loss whose minimiser is a probability.
             rounds = dataclasses.replace(rounds, loss="cross_entropy")
         head = PrivateDense(
             units,
@@ -171,7 +170,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
         return found
 
     def _weights(self, found):
-        """`class_weight` by the places of labels."""
+        """`class_weight` with indices in the place of labels."""
         if not isinstance(self.class_weight, dict):
             return self.class_weight
         labels, given = found.tolist(), self.class_weight
@@ -197,31 +196,31 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
     # Predicting ----------------------------------------------------------
 
     def decision_function(self, X: Any) -> np.ndarray:
-        """Logits: `(n,)` of the second class for two, else `(n, M)`."""
+        """Logits `(n, M)`; for two classes `(n,)`, those of the second."""
         found = self._outputs(X)
         return found[:, 0] if found.shape[1] == 1 else found
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Probabilities `(n, M)`, columns as `classes_`: the sigmoid or
-        softmax of the logits, which nothing calibrates."""
+        """Probabilities `(n, M)` in the order of `classes_`: the sigmoid or
+        softmax of the logits. They are not calibrated."""
         found = self.decision_function(X)
         if found.ndim == 1:
             return np.stack([special.expit(-found), special.expit(found)], 1)
         return special.softmax(found, axis=1)
 
     def predict(self, X: Any) -> np.ndarray:
-        """The likeliest labels `(n,)`."""
+        """The most probable labels `(n,)`."""
         found = self.decision_function(X)
         chosen = found > 0 if found.ndim == 1 else found.argmax(axis=1)
         return self.classes_[np.asarray(chosen, int)]
 
 
 def _numbered(y, classes):
-    """Classes, those in y if `None`, and the place of every label in them.
+    """The classes (those in y if `None`), and the index of every label.
 
     Raises:
-        ValueError: if there is one class only, or a label that is none. The
-            message shows none.
+        ValueError: if there is one class only, or a label outside the classes.
+            The message shows no label.
     """
     found, inside = classes, False
     try:

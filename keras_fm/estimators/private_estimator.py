@@ -1,4 +1,4 @@
-"""What the private estimators of tables do alike."""
+"""The base class of the private estimators for tables."""
 
 import abc
 from typing import Any
@@ -27,11 +27,11 @@ _HELD_OUT = "held out of the training by a public hash of each"
 class PrivateEstimator(BaseEstimator, abc.ABC):
     """A private output layer on public features, for scikit-learn.
 
-    Parameters are kept as they are given and looked at by `fit`.
+    Parameters are stored as they are given; `fit` checks them.
     """
 
     def _keep(self, given):
-        """Parameters under their names, of the `locals()` of `__init__`."""
+        """Stores the parameters in the `locals()` of `__init__`."""
         vars(self).update({k: v for k, v in given.items() if v is not self})
 
     # One ledger for all copies -------------------------------------------
@@ -39,8 +39,8 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
     _shared: SharedLedger
 
     def __new__(cls, *args, **kwargs):
-        # Before anything can copy it. Not in `__init__`, which holds
-        # parameters only.
+        # Made before anything can copy the estimator. Not in `__init__`,
+        # which may only set parameters.
         made = super().__new__(cls)
         made._shared = SharedLedger()
         return made
@@ -59,21 +59,21 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
 
     @abc.abstractmethod
     def _learned(self, y, known):
-        """What the labels are learned by.
+        """The output layer and the loss that learn the labels.
 
         Args:
             y: `(n,)`.
-            known: what is publicly known of features, arguments of the
-                output layer.
+            known: public facts about features, as arguments of the output
+                layer.
 
         Returns:
             tuple `(targets, head, loss, facts)`: targets as the output layer
-            `head` takes them, the loss, and a dict of what is known of the
-            labels then, attributes of the fitted estimator.
+            `head` takes them, the loss, and a dict of facts about the labels,
+            which become attributes of the fitted estimator.
         """
 
     def _notes(self, facts):
-        """What the statement says of a fit, by the facts of `_learned`."""
+        """Lines of the statement about a fit, from the facts of `_learned`."""
         return ()
 
     def fit(self, X: Any, y: Any, owners: Any = None) -> "PrivateEstimator":
@@ -81,22 +81,22 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
 
         Args:
             X: array or data frame `(n, d)` of finite numbers. With `columns`
-                also text and gaps, and of a frame the named columns alone,
-                in any order.
+                also text and missing values; of a frame only the named
+                columns are used, in any order.
             y: `(n,)`.
-            owners: `None`, or `(n,)` ids of those whose rows these are: the
-                privacy unit then is an owner with all rows, whose sum is
-                scaled back to what one row may add. `cross_val_score` hands
-                them on, `params={"owners": ids}`; give it folds by owner.
+            owners: `None`, or `(n,)` ids of the rows' owners. The guarantee
+                then protects an owner with all rows: their sum is scaled back
+                to what one row may add. With `cross_val_score` pass
+                `params={"owners": ids}` and folds by owner.
 
         Returns:
             self.
 
         Raises:
-            BudgetExceededError: if the ledger does not hold another fit;
-                nothing was read then.
+            BudgetExceededError: if the budget does not allow another fit. No
+                record was used then.
             ValueError: if an argument, a shape, a value or a label is not
-                as above; nothing was spent then.
+                as above. No budget was spent then.
         """
         budget = self._budget()
         kept = checks.number("evaluation", self.evaluation, at_least=0, below=1)
@@ -112,7 +112,7 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
                 head,
             ]
         )
-        # The weights are released before the only step, which stays there.
+        # The release sets the weights before the only step; it keeps them.
         model.compile("sgd", loss, run_eagerly=True)
         ledger = self._shared.take(
             self.ledger, budget, self.neighbours, unit.name
@@ -147,7 +147,7 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         except BudgetExceededError:
             spent = True
         if spent:
-            # Outside of `except`: scikit-learn prints all that led to it.
+            # Outside of `except`: scikit-learn prints chained errors, too.
             raise BudgetExceededError(
                 f"The budget that all fits of this {type(self).__name__} and "
                 "its clones share is spent. Write `fits=k` for k fits, one for "
@@ -161,7 +161,7 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
 
     @abc.abstractmethod
     def _asked(self):
-        """What `private_score` asks, arguments of `private_evaluate`."""
+        """Arguments of `private_evaluate` for `private_score`."""
 
     def private_score(
         self,
@@ -173,19 +173,19 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         metrics: Any = None,
         bins: int = 10,
     ) -> Evaluation:
-        """How good the fitted estimator is, charged to its ledger.
+        """Measures the fitted estimator with privacy, charged to its ledger.
 
-        Of the table that `fit` was given the rows that `held_out` kept
-        from the training; without `held_out` all rows, and the answer then
-        says *in sample*: give it the training rows.
+        Pass the table that `fit` got. With `held_out` only the rows that were
+        kept from training are used. Without it all rows are used, and the
+        result is marked *in sample*.
 
         Args:
-            X, y, owners: as `fit` was given them. Of an owner one row is
-                asked, drawn at random.
-            share: of the ledger's budget; `None` is the share of
-                `evaluation`, or `"rest"` without one.
-            metrics, bins: see `keras_fm.evaluation.private_evaluate`; `None`
-                asks all that there is: the fewer, the less noise.
+            X, y, owners: as `fit` got them. One random row of each owner is
+                used.
+            share: of the ledger's budget. `None` is the share `evaluation`,
+                or `"rest"` without one.
+            metrics, bins: see `keras_fm.evaluation.private_evaluate`. `None`
+                is all metrics; fewer metrics have less noise.
 
         Returns:
             A `keras_fm.evaluation.Evaluation`: print it.
@@ -243,8 +243,8 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         return public_map.layers(self.features, self.bounds, width)
 
     def _known_of_features(self):
-        """Encoded columns are sparse; of what layers make of them nothing is
-        known. Several rounds have no use for it."""
+        """An L1 bound for encoded columns, which are sparse. After `features`
+        layers it is unknown; `rounds` do not use it."""
         if self.columns is None or self.features is not None or self.rounds:
             return {}
         return {"feature_l1_bound": self._table.l1_bound}
@@ -267,8 +267,8 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         return PrivacyBudget(self.epsilon, self.delta)
 
     def report(self) -> str:
-        """The privacy statement of every fit so far that was charged to the
-        ledger, those of clones included."""
+        """The privacy statement, as text: all fits that were charged to the
+        ledger so far, those of clones included."""
         return self.ledger_.statement()
 
     # Predicting ----------------------------------------------------------
@@ -276,7 +276,7 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
     def _outputs(self, X):
         check_is_fitted(self, "model_")
         x = self._checked(X)
-        # Batches of one shape: a record gets the same bits in any company.
+        # Batches of one shape: a record's bits do not depend on the others.
         padded = np.pad(x, ((0, -len(x) % _READ), (0, 0)))
         found = [
             self.model_.predict_on_batch(padded[i : i + _READ])
@@ -285,15 +285,15 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         return np.concatenate(found)[: len(x)].astype(np.float64)
 
     def _as_keras(self):
-        """For questions about private records: the Keras model, what makes its
-        inputs of a table, and the range of its predictions or `None`."""
+        """For private evaluation: the Keras model, the function from a table
+        to its inputs, and the range of its predictions or `None`."""
         check_is_fitted(self, "model_")
         return self.model_, self._checked, None
 
     def _checked(self, X, *y):
         table = self._table
-        # float64 whatever else is in a table: whole numbers of 2^53 and more
-        # would be rounded once, and twice beside one fraction.
+        # Always float64: otherwise one fraction in the table would change how
+        # whole numbers of 2^53 and more are rounded.
         kinds = [np.float64, np.float32]
         wanted: dict = {"dtype": kinds, "reset": bool(y)}
         if table is not None:
@@ -326,14 +326,14 @@ def _as_float32(x):
     return found
 
 
-# Errors of NumPy and scikit-learn that show records or mislead, and what is
-# said instead.
+# Errors of NumPy and scikit-learn that show records or mislead, and the words
+# that replace them.
 _SHOWING = {
     "could not convert": "`X` must hold numbers, and at least one column holds "
     "text. Say what is public of each, `columns={name: (low, high) or a list "
     "of words}`, or encode it by public categories first; see "
     "docs/tutorials/tables.md.",
-    # Shows none, but advises an imputer, which no ledger would see.
+    # Shows no record, but recommends an imputer, which no ledger records.
     "does not accept missing values": "Input X contains NaN. Say what is "
     "public of each column, `columns={name: (low, high) or a list of words}`: "
     "missing values then become zeros. Or leave out `bounds`, and "
@@ -350,7 +350,7 @@ _SHOWING = {
 
 
 def _without_records(function, *args, **kwargs):
-    """What a function returns, or its error in words without a record."""
+    """Calls a function; its errors are raised in words that show no record."""
     words = None
     try:
         return function(*args, **kwargs)
@@ -358,15 +358,15 @@ def _without_records(function, *args, **kwargs):
         words = _other_words(e)
         if words is None:
             raise
-    # Outside of `except`, which would keep the first error as a cause.
+    # Outside of `except`, which would chain the first error.
     raise ValueError(words)
 
 
 def _other_words(error):
-    """Other words for an error, or `None` if neither it nor what it came of
-    shows a record."""
+    """Other words for an error, or `None` if neither the error nor its causes
+    show a record."""
     texts, inner = [str(error)], error
-    # pandas and scikit-learn chain their own words to NumPy's.
+    # pandas and scikit-learn chain their own errors to NumPy's.
     while inner := inner.__cause__ or inner.__context__:
         texts.append(str(inner))
     for sign, words in _SHOWING.items():

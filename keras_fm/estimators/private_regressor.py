@@ -10,27 +10,27 @@ from keras_fm.kernel.ledger.ledger import Ledger
 
 
 class PrivateRegressor(RegressorMixin, PrivateEstimator):
-    """A scikit-learn regressor with a proven epsilon: `PrivateDense` with
-    `loss="squared_error"` on public features, released by a `PrivateModel`.
+    """A scikit-learn regressor with a proven epsilon. It is a `PrivateDense`
+    with `loss="squared_error"` on public features, trained by a `PrivateModel`.
 
-    One budget is shared by all fits of the estimator and its clones, and
-    parameters are public, as those of `PrivateClassifier` are.
+    All fits of the estimator and its clones share one budget. All parameters
+    are public. Both are as in `PrivateClassifier`.
 
     Args:
         epsilon, delta, bounds, columns, features, fits, evaluation, held_out,
             ledger, neighbours, reproducible_noise: see `PrivateClassifier`.
-        rounds: `None` for one release, or a `keras_fm.Rounds`, or how many
+        rounds: `None` for one release, a `keras_fm.Rounds`, or the number of
             rounds.
         target_bounds: `(low, high)`, the public range of the numbers to
-            predict. Numbers outside count as the nearest, and so do
-            predictions. The noise is in proportion to `high - low`.
+            predict. Numbers outside are clipped to it, and so are
+            predictions. The noise is proportional to `high - low`.
 
     Attributes:
         model_: the Keras model, from columns to numbers.
         ledger_: the `keras_fm.Ledger` that was charged.
 
     Raises:
-        ValueError: by `fit`, if a parameter is not as above.
+        ValueError: from `fit`, if a parameter is not as above.
 
     Example:
 
@@ -66,7 +66,7 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):
             1,
             loss="squared_error",
             target_bounds=self.target_bounds,
-            # Of numbers outside: records are in the ball before.
+            # For targets outside: features are in the unit ball already.
             clip=True,
             rounds=self.rounds,
             name="private_dense",
@@ -88,7 +88,7 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):
 
     @property
     def _range(self):
-        # Of the fit, as the layer holds them.
+        # The bounds of the fit, as the layer holds them.
         ((low, high),) = self.model_.layers[-1].target_bounds
         return low, high
 

@@ -13,15 +13,15 @@ def layers(features, bounds, num_columns):
     """Layers from a record's columns to features of L2 norm at most 1.
 
     Args:
-        features: `None`, a layer, several, or a function that makes them.
+        features: `None`, a layer, several, or a function that returns them.
         bounds: `None`, or `(low, high)`, public.
         num_columns: int.
 
     Returns:
-        list of layers, fresh where they may learn.
+        list of layers; those that may learn are new.
 
     Raises:
-        ValueError: if neither is given, or one is not as above.
+        ValueError: if both are `None`, or one is not as above.
     """
     found = _scaled(bounds, num_columns)
     if features is None:
@@ -31,20 +31,20 @@ def layers(features, bounds, num_columns):
                 "column (numbers, or one for each column). It is never read "
                 "from the records. Received: bounds=None"
             )
-        # All of the box [-1, 1]^d, without a loss.
+        # Fits all of the box [-1, 1]^d into the ball; nothing is clipped.
         return [*found, keras.layers.Rescaling(num_columns**-0.5)]
     return [*found, *_made(features), NormalizationLayer(mode="ball")]
 
 
 def takes_missing(features, bounds):
-    """Whether the first layer knows what to do with NaN."""
+    """Whether the first layer accepts NaN."""
     if features is None or bounds is not None:
         return False
     return getattr(_made(features)[0], "takes_missing", False)
 
 
 def _scaled(bounds, num_columns):
-    """To [-1, 1], values outside at its ends."""
+    """Layers that scale to [-1, 1] and clip values outside the bounds."""
     if bounds is None:
         return []
     try:
@@ -81,8 +81,8 @@ def _made(features):
 
 
 def _fresh(layer):
-    """The layer itself where it is public and has weights, which its copy
-    would lose; a new one where a fit may release it."""
+    """A new copy of a layer that a fit may release. A public layer with
+    weights is returned itself, because a copy would lose them."""
     if layer.weights and not isinstance(layer, PrivatePart):
         return layer
     return type(layer).from_config(layer.get_config())

@@ -11,9 +11,8 @@ from keras_fm.kernel.ledger.ledger_text import ONE_RECORD
 class SharedLedger:
     """Gives every fit of an estimator and its copies one ledger.
 
-    Copies and clones have this object itself. A pickle of it stands for a
-    ledger in memory that is elsewhere, so that another process, or the same
-    one later, needs a ledger in a file.
+    Copies and clones share this object. A pickle does not carry a ledger in
+    memory: another process, or the same one later, needs a ledger in a file.
 
     Attributes:
         ledger: the `Ledger` of the last fit, or `None`.
@@ -22,7 +21,7 @@ class SharedLedger:
     def __init__(self, process=None, text=None):
         self._process = os.getpid() if process is None else process
         self.ledger = text and Ledger.from_json(text)
-        # By the path that was given; the one in memory by `None`.
+        # Keys are the paths as given; `None` for the ledger in memory.
         self._ledgers, self._lock = {}, threading.Lock()
 
     def __copy__(self):
@@ -42,11 +41,11 @@ class SharedLedger:
             ledger: `None`, a `Ledger`, or the path of a file.
             budget: `None`, or a `PrivacyBudget`.
             neighbours: `None`, or the relation.
-            unit: the privacy unit of a ledger that is begun.
+            unit: the privacy unit, if a new ledger is begun.
 
         Raises:
-            ValueError: if budget or relation are not those of the ledger, or
-                the ledger was in the memory of another process.
+            ValueError: if budget or relation differ from those of the ledger,
+                or if the ledger is in the memory of another process.
         """
         if not isinstance(ledger, Ledger):
             ledger = self._opened(ledger, budget, neighbours, unit)

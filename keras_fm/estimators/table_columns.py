@@ -1,8 +1,8 @@
-"""Columns by what is publicly known of each: numbers and words.
+"""Encodes columns of numbers and words by public facts about each.
 
-Every column becomes numbers of which few are other than zero. That gives two
-bounds of a whole record that nobody has to state: with d columns its L2 norm is
-at most sqrt(d), and its L1 norm at most d, however many words there are.
+Every column becomes numbers, most of which are zero. So two bounds on a whole
+record are known without asking the user: with d columns its L2 norm is at most
+sqrt(d) and its L1 norm at most d, however many words there are.
 """
 
 import math
@@ -23,13 +23,13 @@ class TableColumns:
     """Public columns of a table.
 
     Args:
-        columns: `{name: column}` for data frames, the path of a schema that
-            says so (`table_schema`), or a list of columns in the order of an
-            array. A column is a tuple of numbers or a list of
+        columns: `{name: column}` for data frames, the path of a schema file
+            with the same content (`table_schema`), or a list of columns in
+            the order of an array. A column is a tuple of numbers or a list of
             words, see `PrivateClassifier`.
 
     Raises:
-        ValueError: if a column is neither.
+        ValueError: if a column is neither of the two.
     """
 
     def __init__(self, columns):
@@ -56,46 +56,47 @@ class TableColumns:
 
     @property
     def width(self):
-        """Of an encoded record."""
+        """The length of an encoded record."""
         return sum(_width(column) for column in self._columns)
 
     @property
     def scale(self):
-        """Brings every encoded record to an L2 norm of at most 1."""
+        """The factor that gives encoded records an L2 norm of at most 1."""
         return len(self) ** -0.5
 
     @property
     def l1_bound(self):
-        """On a record's L1 norm after that."""
+        """Bound on the L1 norm of an encoded record times `scale`."""
         return math.sqrt(len(self))
 
     def select(self, table):
-        """The columns of a table that these are of, in this order.
+        """Selects these columns of a table, in this order.
 
         Raises:
-            ValueError: if they are named, and the table does not have each
-                of these names once.
+            ValueError: if columns have names, and the table does not have
+                each of these names once.
         """
         if self.names is not None:
             table = given_table.select(table, self.names)
         return given_table.unnamed(table)
 
     def encode(self, table):
-        """Records as numbers, each a function of its own row alone.
+        """Records as numbers. Each depends on its own row alone.
 
         Args:
-            table: `(n, d)` array, of the columns in this order.
+            table: `(n, d)` array of the columns in this order.
 
         Returns:
-            float32 `(n, width)`. A column of words is a place for each, 1 for
-            the record's own; one of two numbers is scaled to [-1, 1]; one of
-            k numbers is k places, each 1 where the record has that number
-            and 0 at the next ones, linear between. What is missing, or no
-            word of the list, is zeros.
+            float32 `(n, width)`. A column of words is one-hot. A column with
+            two numbers is scaled to [-1, 1]. A column with k numbers (knots)
+            has k entries: each is 1 at its knot, 0 at the neighbouring knots,
+            and linear between. A missing value, or a word that is not in the
+            list, becomes zeros.
 
         Raises:
-            ValueError: if there are other columns, or a value is no number, or
-                of another type than every word. The message shows no record.
+            ValueError: if there are other columns, if a value is not a number,
+                or if its type differs from that of every word. The message
+                shows no record.
         """
         if table.shape[1] != len(self):
             raise ValueError(
@@ -197,7 +198,7 @@ def _encode(column, values, name, found):
 
 
 def _places(words, values, name):
-    """Of each value its place among the words, or -1."""
+    """The index of each value among the words, or -1."""
     index = {word: i for i, word in enumerate(words)}
     try:
         at = np.array([index.get(v, -1) for v in values], int)
@@ -220,7 +221,7 @@ def _places(words, values, name):
 def _numbers(values, name):
     for made in (
         lambda: values.astype(np.float64),
-        # What pandas says of gaps is no number for NumPy.
+        # NumPy cannot convert the missing values of pandas.
         lambda: np.array(
             [np.nan if _is_missing(v) else float(v) for v in values]
         ),

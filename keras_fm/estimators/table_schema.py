@@ -1,4 +1,4 @@
-"""What is public of the columns of a table, in a file."""
+"""A schema file: the public facts about the columns of a table."""
 
 import dataclasses
 import os
@@ -10,18 +10,18 @@ _FACTS = ("numbers", "words", "classes")
 
 @dataclasses.dataclass(frozen=True)
 class TableSchema:
-    """What a file says.
+    """The content of a schema file.
 
     Attributes:
-        columns: dict from names to what `PrivateClassifier(columns=)` takes.
-        classes: dict from names of columns of labels to lists of them.
+        columns: dict from names to columns for `PrivateClassifier(columns=)`.
+        classes: dict from the names of label columns to lists of labels.
     """
 
     columns: dict
     classes: dict
 
     def target(self, name=""):
-        """The column of labels."""
+        """The name of the column of labels."""
         if not name and len(self.classes) == 1:
             (name,) = self.classes
         if name not in self.classes:
@@ -37,7 +37,8 @@ def load(path):
     """The `TableSchema` of a `.toml` or `.json` file.
 
     Raises:
-        ValueError: if there is none, or it says something else of a column.
+        ValueError: if there is no such file, or its facts about a column are
+            not of the three kinds.
     """
     if not os.path.isfile(path):
         raise ValueError(

@@ -1,6 +1,6 @@
-"""Questions about private records: how good a model is, which one is best.
+"""Private evaluation: how good a model is, and which of several is best.
 
-Charged to the ledger that training is charged to; see docs/evaluation.md.
+It is charged to the ledger that training is charged to; see docs/evaluation.md.
 Names are loaded when they are used: queries and intervals need no Keras.
 """
 

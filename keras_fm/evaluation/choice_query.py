@@ -1,7 +1,7 @@
-"""Which of several models is best on records, as a function of one score each.
+"""The query behind `private_choice`: a score for each of several models.
 
-Every record gives each candidate a share of one point; only which candidate
-won is released. The proof is in docs/proofs/evaluation.md.
+Every record gives each candidate between 0 and 1 point. Only the winner is
+released. The proof is in docs/proofs/evaluation.md.
 """
 
 import dataclasses
@@ -18,13 +18,13 @@ from keras_fm.kernel.query import SumQuery, reach_in_words
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ChoiceQuery(SumQuery):
-    """The points of each candidate.
+    """Query for the points that records give to each candidate model.
 
     Args:
         candidates: int >= 2.
         metric: `"accuracy"`, `"mean_absolute_error"` or
-            `"mean_squared_error"`: what a record gives points for.
-        low, high: public bounds on the numbers that errors compare.
+            `"mean_squared_error"`, by which a record gives points.
+        low, high: public bounds on targets and predictions, for errors.
         reach: int >= 0, how many other units' records may depend on one
             unit's data, see `keras_fm.Unit`.
 
@@ -65,7 +65,7 @@ class ChoiceQuery(SumQuery):
 
     @property
     def reads(self):
-        """What a release reads, in words."""
+        """What a release uses of the records, in words."""
         return (
             f"which of {self.candidates} candidates has the best "
             f"{self.metric}, by at most one point of each record, once"
@@ -80,9 +80,9 @@ class ChoiceQuery(SumQuery):
         """Adds a batch to `statistics`, in place.
 
         Args:
-            statistics: what `zero()` or an earlier call returned.
+            statistics: from `zero()` or an earlier call.
             shares: `(n, candidates)`, in [0, 1]: points of each record for
-                each candidate; cut to multiples of 2^-20.
+                each candidate, cut to multiples of 2^-20.
             clip: ignored.
 
         Raises:
@@ -98,7 +98,7 @@ class ChoiceQuery(SumQuery):
         return (points,)
 
     def sensitivity(self, norm, *, neighbours):
-        """How much neighbours may change the difference of two scores.
+        """How much the difference of two scores may differ between neighbours.
 
         1 for add_remove, 2 for replace_one, and 2 more for each unit of
         `reach`: docs/proofs/evaluation.md, proposition 2.
@@ -106,7 +106,7 @@ class ChoiceQuery(SumQuery):
         Args:
             norm: `"range"`.
             neighbours: `"add_remove"`, `"replace_one"` or `"replace_label"`,
-                which is held to the second.
+                which gets the value of `"replace_one"`.
         """
         checks.one_of("norm", norm, ("range",))
         replace = budget_lib.Neighbours.of(neighbours).replaces
@@ -119,7 +119,7 @@ class ChoiceQuery(SumQuery):
 
 @released_as(ChoiceQuery)
 class Choice(Release):
-    """Which candidate won: public. Not by how much.
+    """Which candidate won. This is public; by how much is not released.
 
     Example:
 
@@ -129,7 +129,7 @@ class Choice(Release):
 
     @property
     def index(self):
-        """int, the chosen candidate's place in the list."""
+        """int, the index of the chosen candidate."""
         return int(np.argmax(self.statistics["chosen"]))
 
     def __repr__(self):

@@ -1,10 +1,10 @@
-"""How good a model is on records, as a function of few counts.
+"""The query behind `private_evaluate`: a few counts for all metrics.
 
-What a model makes of a record is compared with its label, and the record adds
-one to each question that is asked: a share of it to "right" and the rest to
-"wrong" (a mean), or all of it to one cell of a table (a confusion matrix, bins
-of confidence). Those sums are all that is read. The proof of the sensitivities
-is in docs/proofs/evaluation.md.
+The model's output for a record is compared with the label, and the record adds
+1 to every metric. For a mean (accuracy, errors) it adds a part to "right" and
+the rest to "wrong". For a table (confusion matrix, bins of confidence) it adds
+1 to one cell. A release uses these sums only. The proof of the sensitivities is
+in docs/proofs/evaluation.md.
 """
 
 import dataclasses
@@ -26,34 +26,34 @@ from keras_fm.kernel.query import (
 MEANS = ("accuracy", "mean_absolute_error", "mean_squared_error", "log_loss")
 TABLES = ("confusion_matrix", "calibration", "auc")
 METRICS = (*MEANS, "r2", *TABLES)
-# What an R^2 is computed of: (1 - e^2), t and (2 t - 1)^2 of numbers t that
-# are scaled to [0, 1].
+# R^2 is computed from means of 1 - e^2, t and (2 t - 1)^2, for targets t
+# scaled to [0, 1].
 _OF_R2 = ("mean_squared_error", "target", "squared_target")
-# Probabilities of the truth below it count as it.
+# A smaller probability of the true class counts as this one.
 LEAST_PROBABILITY = 0.01
-# Rows that the model was trained on, in the words of statements.
+# The words in statements for rows that the model was trained on.
 IN_SAMPLE = "in sample"
-# Shares of a record are multiples of this, which sums of up to 2^30 records
-# hold without rounding.
+# Shares of a record are multiples of this: sums over up to 2^30 records are
+# then exact.
 GRID = 2.0**-20
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvaluationQuery(SumQuery):
-    """Sums that metrics of a model are computed from.
+    """Query for the sums from which metrics of a model are computed.
 
     Args:
-        metrics: names of `METRICS`, separated by commas or in a sequence.
-        classes: int >= 2, of a confusion matrix; an AUC is of 2.
-        bins: int >= 2, how many bins of confidence a calibration has; an
-            AUC has five times as many, of scores.
-        low, high: public bounds on the numbers that errors compare.
-        records: int, the number of records where neighbours have the same
-            (replace_one), or 0: then it is noisy as well.
+        metrics: names from `METRICS`, separated by commas or in a sequence.
+        classes: int >= 2, size of a confusion matrix; an AUC needs 2.
+        bins: int >= 2, number of bins of confidence for a calibration. An AUC
+            has five times as many bins of scores.
+        low, high: public bounds on targets and predictions, for errors.
+        records: int, the public number of records (replace_one: neighbours
+            have the same number). 0 if it is private: it is then noisy, too.
         reach: int >= 0, how many other units' records may depend on one
             unit's data, see `keras_fm.Unit`.
-        rows: which records are asked, in words; `"in sample"` are those that
-            the model was trained on.
+        rows: which records are used, in words; `"in sample"` if the model was
+            trained on them.
 
     Raises:
         ValueError: if an argument is outside its range.
@@ -87,7 +87,7 @@ class EvaluationQuery(SumQuery):
             records=checks.natural,
             reach=checks.natural,
         )
-        # Errors are squared.
+        # Errors are squared: these bounds keep squares finite and above 0.
         if not 1e-150 <= self.high - self.low <= 1e150:
             raise ValueError(
                 "`low` must be below `high`, by 1e-150 to 1e150. Received: "
@@ -105,13 +105,12 @@ class EvaluationQuery(SumQuery):
 
     @property
     def in_sample(self):
-        """Whether the model was trained on these rows, in words."""
+        """Whether `rows` says that the model was trained on these records."""
         return self.rows.startswith(IN_SAMPLE)
 
     @property
     def means(self):
-        """Those that are a mean of a share of each record, or computed of
-        such."""
+        """The metrics that are a mean over records, or computed from such."""
         asked = [name for name in self.asked if name in MEANS]
         if "r2" in self.asked:
             asked += [name for name in _OF_R2 if name not in asked]
@@ -119,7 +118,7 @@ class EvaluationQuery(SumQuery):
 
     @property
     def tables(self):
-        """Those that are a table of counts."""
+        """The metrics that are a table of counts."""
         return tuple(name for name in self.asked if name in TABLES)
 
     @property
@@ -128,7 +127,7 @@ class EvaluationQuery(SumQuery):
 
     @property
     def shapes(self):
-        # Of a known number of records the rest says nothing.
+        # With a known number of records "wrong" follows from "right".
         means = (len(self.means), 1 if self.records else 2)
         shapes = {
             "means": means,
@@ -145,7 +144,7 @@ class EvaluationQuery(SumQuery):
 
     @property
     def reads(self):
-        """What a release reads, in words."""
+        """What a release uses of the records, in words."""
         rest = "" if self.records else " and the number of records"
         parts = [f"sums of {', '.join(self.means)}{rest}"] * bool(self.means)
         if "confusion_matrix" in self.tables:
@@ -168,12 +167,12 @@ class EvaluationQuery(SumQuery):
         """Adds a batch to `statistics`, in place.
 
         Args:
-            statistics: what `zero()` or an earlier call returned.
-            shares: `(n, means)`, in [0, 1]: how right each record is; cut to
+            statistics: from `zero()` or an earlier call.
+            shares: `(n, means)`, in [0, 1]: how right each record is, cut to
                 multiples of 2^-20.
             cells: `(n, tables)`, the flat index of each record's cell in
-                each table; may be left out where there are none.
-            clip: ignored; whoever computes shares keeps them in [0, 1].
+                each table. Not needed without tables.
+            clip: ignored. Compute shares so that they are in [0, 1].
 
         Raises:
             ValueError: on NaN, shares or cells outside their range, or a
@@ -194,8 +193,8 @@ class EvaluationQuery(SumQuery):
             raise ValueError("Shares must be in [0, 1]. At least one is not.")
         found = dict(zip(self.names, statistics))
         tables = [(name, found[name]) for name in self.tables]
-        # Nothing is added before all of it is right: who mends a batch and
-        # adds it again would count it twice.
+        # All checks come before the first addition: a batch that is corrected
+        # and added again must not count twice.
         for (name, table), column in zip(tables, cells.T):
             if not np.all((column >= 0) & (column < table.size)) or np.any(
                 column != np.floor(column)
@@ -217,7 +216,7 @@ class EvaluationQuery(SumQuery):
     # Sensitivity ---------------------------------------------------------
 
     def sensitivity(self, norm, *, neighbours):
-        """Sensitivity of all sums together, of m means and t tables.
+        """Sensitivity of all sums together, for m means and t tables.
 
         ================= ==== ============= ===============
         number of records norm add_remove    replace_one
@@ -228,13 +227,13 @@ class EvaluationQuery(SumQuery):
         known             L2   sqrt(m + t)   sqrt(m + 2 t)
         ================= ==== ============= ===============
 
-        and the value of replace_one more for each unit of `reach`.
+        Each unit of `reach` adds the value of replace_one.
         docs/proofs/evaluation.md, proposition 1.
 
         Args:
             norm: `"l1"` or `"l2"`.
             neighbours: `"add_remove"`, `"replace_one"` or `"replace_label"`,
-                which is held to the second.
+                which gets the value of `"replace_one"`.
         """
         total = self._moved(norm, is_replaced(norm, neighbours))
         return total + self.reach * self._moved(norm, True)
@@ -251,7 +250,7 @@ class EvaluationQuery(SumQuery):
 
 
 def _names(name, value):
-    """Metrics as one text, in one order."""
+    """Metrics as one text in a fixed order."""
     found = value.split(",") if isinstance(value, str) else list(value)
     found = [v.strip() if isinstance(v, str) else v for v in found]
     if not found or set(found) - set(METRICS) or len(set(found)) < len(found):
@@ -261,14 +260,14 @@ def _names(name, value):
 
 @released_as(EvaluationQuery)
 class Evaluation(Release):
-    """Metrics of a model on private records, with their noise: public.
+    """Noisy metrics of a model on private records. You may publish them.
 
-    Every number is a function of the noisy sums, so asking is free, and an
-    interval is exact about the noise: its law is known. `of="records"` is
-    about the value on these very records; `of="population"` about the
-    population that they were drawn from, one independently of the other, by
-    nobody who chose the model by them. Each interval holds with its own
-    `level`, not all of them together.
+    All methods compute from the released noisy sums, so calling them costs no
+    budget. The distribution of the noise is known, so intervals are exact
+    about it. `of="records"` is the value on these records. `of="population"`
+    is the value on the population that the records were drawn from. It
+    assumes independent records that were not used to train or choose the
+    model. Each interval holds with its own `level`, not all of them together.
 
     Example:
 
@@ -279,23 +278,23 @@ class Evaluation(Release):
     """
 
     def mean(self, name, *, of="records", level=0.95):
-        """A mean of all records: accuracy, or an error.
+        """The mean of a metric over all records: accuracy, or an error.
 
         Args:
-            name: `"accuracy"` (also of a confusion matrix),
-                `"mean_absolute_error"`, `"mean_squared_error"` or
-                `"log_loss"`, one that was asked.
+            name: one of the requested metrics `"accuracy"` (also from a
+                confusion matrix), `"mean_absolute_error"`,
+                `"mean_squared_error"` or `"log_loss"`.
             of: `"records"` or `"population"`.
             level: float in (0, 1).
 
         Returns:
-            An `Interval`; errors in units of the numbers (or squared), of
-            shares cut to 2^-20 of the largest error. The population's takes
-            an error to vary as much as it can at its mean. A log-loss takes
-            probabilities of the truth below 1 % for that.
+            An `Interval`. Errors are in the unit of the numbers (or squared),
+            from shares cut to 2^-20 of the largest error. For the population
+            an error is assumed to vary as much as its mean allows. In a
+            log-loss, a probability of the true class below 1 % counts as 1 %.
 
         Raises:
-            ValueError: if it was not asked.
+            ValueError: if the metric was not requested.
         """
         checks.one_of("name", name, MEANS)
         asked = self._query.asked
@@ -312,7 +311,7 @@ class Evaluation(Release):
             scale = scale**2
         elif name == "log_loss":
             scale = -math.log(LEAST_PROBABILITY)
-        # Shares are of what is right.
+        # Released shares are 1 minus the error.
         return intervals.Interval(
             scale * (1 - found.value),
             scale * (1 - found.high),
@@ -322,20 +321,20 @@ class Evaluation(Release):
         )
 
     def confusion_matrix(self):
-        """Noisy counts, `(classes, classes)`: rows are labels, columns what
-        the model says. Each is off by `margin` at most."""
+        """Noisy counts `(classes, classes)`: rows are labels, columns are
+        predictions. See `margin` for their error."""
         self._check_asked("confusion_matrix")
         return self.statistics["confusion_matrix"]
 
     def margin(self, level=0.95):
-        """How far a single count is from the true one with probability
-        `level`, at most."""
+        """Bound on the error of a single count that holds with probability
+        `level`."""
         checks.number("level", level, above=0, below=1)
         return self._law.margin(level)
 
     def recall(self, *, of="records", level=0.95):
-        """Of each class, in their order, the share of its records that the
-        model says to be of it: a list of `Interval`. Of a confusion matrix.
+        """Recall of each class, in their order: a list of `Interval`. Needs a
+        confusion matrix.
 
         Args:
             of, level: see `mean`.
@@ -343,12 +342,11 @@ class Evaluation(Release):
         return self._of_classes(1, of, level)
 
     def precision(self, *, of="records", level=0.95):
-        """Of what the model says to be of a class, the share that is; as
-        `recall`."""
+        """Precision of each class, as `recall`."""
         return self._of_classes(0, of, level)
 
     def balanced_accuracy(self, *, of="records", level=0.95):
-        """The mean of the recalls of all classes, an `Interval`."""
+        """The mean recall over all classes, an `Interval`."""
         sums, k = (0.0, 0.0, 0.0), self._query.classes
         for found in self._rates(self._pairs(1), of):
             sums = [s + v / k for s, v in zip(sums, found)]
@@ -358,8 +356,8 @@ class Evaluation(Release):
         """The probability that a record of the second class has a higher
         score than one of the first, an `Interval`.
 
-        Records of one bin of scores count as a half in `value`; the interval
-        is from none of them to all.
+        A pair of records in one bin of scores counts as a half in `value`. The
+        interval reaches from counting none of these pairs to counting all.
         """
         self._check_asked("auc")
         table = self.statistics["auc"]
@@ -370,7 +368,7 @@ class Evaluation(Release):
         )
 
     def r2(self, *, level=0.95):
-        """R^2 of the predicted numbers on these records, an `Interval` from
+        """R^2 of the predicted numbers on these records, an `Interval` within
         minus infinity to 1."""
         self._check_asked("r2")
         places = [self._query.means.index(name) for name in _OF_R2]
@@ -384,7 +382,7 @@ class Evaluation(Release):
         right, mean, square = np.moveaxis(shares, -1, 0)
         return 1 - intervals.ratio(1 - right, square / 4 - (mean - 0.5) ** 2)
 
-    # A table's counts by what is right: pairs (right, wrong).
+    # Counts of a table as pairs (right, wrong).
 
     def _pairs(self, axis):
         self._check_asked("confusion_matrix")
@@ -393,8 +391,8 @@ class Evaluation(Release):
         return np.stack([right, matrix.sum(axis=axis) - right], axis=-1)
 
     def _rates(self, pairs, of, counts=None):
-        """Of each pair its share, noisy, and less the noise that is drawn,
-        the least and the most that it then may be."""
+        """The noisy share of each pair, and the least and the largest share
+        after drawn noise is subtracted."""
         rng = np.random.default_rng(0)
         counts = counts or (1, self._query.classes - 1)
         for pair in pairs:
@@ -427,7 +425,7 @@ class Evaluation(Release):
             )
 
     def reliability(self, *, of="records", level=0.95):
-        """The table of a reliability diagram, a row for each bin.
+        """The table of a reliability diagram, one row for each bin.
 
         Args:
             of, level: see `mean`.
@@ -443,7 +441,7 @@ class Evaluation(Release):
             {
                 "confidence": (float(low), float(high)),
                 "records": float(right + wrong),
-                # The records of one bin: their number is never known.
+                # The number of records in a bin is never public.
                 "accuracy": intervals.share(
                     self._law, right, wrong, level=level, of=of
                 ),
@@ -454,15 +452,15 @@ class Evaluation(Release):
         ]
 
     def calibration_error(self, *, level=0.95):
-        """Expected calibration error on these records: the mean distance of
-        a bin's accuracy from the confidence at its middle.
+        """Expected calibration error on these records: the mean distance
+        between a bin's accuracy and the confidence at its middle.
 
-        With the bins' mean confidence, as it is usually computed, it differs
-        by half a bin's width at most. Noise enlarges `value`, most of all
-        with many bins; the interval holds.
+        The usual definition takes the mean confidence of the bin. The two
+        differ by at most half a bin's width. Noise makes `value` larger, most
+        of all with many bins; the interval allows for it.
 
         Returns:
-            An `Interval`, of these records.
+            An `Interval`, for these records.
         """
         self._check_asked("calibration")
         bins = self._query.bins

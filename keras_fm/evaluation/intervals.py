@@ -1,14 +1,14 @@
-"""Intervals for shares of noisy counts, of a noise whose law is known.
+"""Confidence intervals for shares of noisy counts with a known noise law.
 
-A share a = R / N of N = R + W records is asked for, and R + Z and W + Z' are
-known. At the true share (1 - a) R - a W is 0, so
+We want the share a = R / N of N = R + W records, and know R + Z and W + Z' with
+noise Z and Z'. At the true share (1 - a) R - a W is 0, so
 
     T(a) = (1 - a) (R + Z) - a (W + Z')
 
-is noise alone, of a known law: the shares at which T(a) is not too far out
-are an interval for these records, exactly at its level (Fieller 1954). For
-the population that the records were drawn from, T(p) is noise plus a centred
-binomial number, whose tails are added up. docs/proofs/evaluation.md.
+is noise alone, with a known law. The shares at which T(a) is not in the tails
+are an interval for these records, at its level exactly (Fieller 1954). For the
+population that the records were drawn from, T(p) is noise plus a centred
+binomial number, whose tails are summed. docs/proofs/evaluation.md.
 """
 
 import dataclasses
@@ -20,29 +20,29 @@ from keras_fm.kernel import checks
 from keras_fm.kernel.mechanisms import GaussianMechanism
 
 OF = ("records", "population")
-# Of the error of a population's interval: for the number of records.
+# Share of the error probability of a population's interval that is spent on the
+# number of records.
 _FOR_THE_COUNT = 0.05
-# Shares at which an interval is looked for before its ends are found.
+# Number of shares at which the search for an interval starts.
 _GRID = 33
 _HALVINGS = 22
-# How far out, in standard deviations, a binomial number is followed.
+# Binomial numbers are summed up to so many standard deviations.
 _FAR = 10.0
-# Draws of a sum of absolute values that has no closed law.
+# Draws for a sum of absolute values, whose law has no closed form.
 _DRAWS = 20_000
 
 
 @dataclasses.dataclass(frozen=True)
 class Interval:
-    """A noisy value, and between which numbers the true one lies.
+    """A noisy value, and the two numbers between which the true value lies.
 
     Attributes:
         value: float, the noisy value; NaN where noise hides it.
         low, high: floats, the ends.
-        level: float, the probability with which it holds.
-        of: `"records"`: what is estimated is the value on these very
-            records, and the interval is for the noise alone. `"population"`:
-            the value on the population that they were drawn from, each
-            independently; the interval is for noise and sampling.
+        level: float, the probability with which the interval holds.
+        of: `"records"` if it is for the value on these records: it covers
+            the noise alone. `"population"` if it is for the population from
+            which they were drawn independently: it covers noise and sampling.
     """
 
     value: float
@@ -59,11 +59,11 @@ class Interval:
 
 
 class NoiseLaw:
-    """The law of the noise on each coordinate of a release.
+    """The law (probability distribution) of the noise on each coordinate.
 
     Args:
         mechanism: a `GaussianMechanism` or a `LaplaceMechanism`.
-        size: int, coordinates of the released vector.
+        size: int, number of coordinates of the released vector.
     """
 
     def __init__(self, mechanism, size):
@@ -74,17 +74,17 @@ class NoiseLaw:
             steps = math.sqrt(drawn.sampler.variance_parameter)
         else:
             steps = float(drawn.sampler.scale)
-        # Standard deviation, or the scale of Laplace's law.
+        # Standard deviation of a Gaussian, or scale of a Laplace law.
         self.scale = steps * self.step
 
     def tail(self, t, first, second=0.0):
-        """P(first * Z + second * Z' >= t), at least.
+        """An upper bound on P(first * Z + second * Z' >= t).
 
         Args:
             t, first, second: floats or arrays.
         """
         first, second = np.abs(first), np.abs(second)
-        # Rounding to the lattice, of the statistic and of the law.
+        # Statistic and noise are both rounded to the lattice.
         t = np.asarray(t, float) - 2 * self.step * (first + second)
         if self.is_gaussian:
             from scipy import special
@@ -94,7 +94,7 @@ class NoiseLaw:
         return _laplace_tail(t, first * self.scale, second * self.scale)
 
     def margin(self, level, first=1.0, second=0.0):
-        """What |first * Z + second * Z'| exceeds with probability
+        """The number that |first * Z + second * Z'| exceeds with probability
         `1 - level`."""
         outside, low, high = (1 - level) / 2, 0.0, self.scale
         while self.tail(high, first, second) > outside:
@@ -106,34 +106,34 @@ class NoiseLaw:
         return high
 
     def draws(self, rng, shape, counts=1):
-        """Noise of this law from a public generator: it is nobody's; sums of
-        `counts` draws."""
+        """Sums of `counts` draws of this law from a public generator. This
+        noise protects no record."""
         if self.is_gaussian:
             return rng.normal(0.0, self.scale * np.sqrt(counts), shape)
-        # Of one a Laplace variable.
+        # A difference of two gamma variables; for one count it is Laplace.
         first, second = (rng.gamma(counts, self.scale, shape) for _ in "12")
         return first - second
 
     def held(self, rng, noisy, counts=1, sampled=False):
-        """What counts may have been, `(draws, *noisy.shape)`: those that are
-        known less noise that is drawn anew.
+        """Plausible true counts, `(draws, *noisy.shape)`: the noisy counts less
+        newly drawn noise.
 
         Args:
-            noisy: counts, each of the noise of `counts` draws.
-            sampled: whether it is what the counts are on average, if records
-                are drawn independently.
+            noisy: counts, each with the noise of `counts` draws.
+            sampled: whether to return plausible expected counts of a
+                population from which records are drawn independently.
         """
         noisy = np.asarray(noisy, float)
         found = noisy - self.draws(rng, (_DRAWS, *noisy.shape), counts)
         if not sampled:
             return found
-        # One more record in each row: zeros are no proof of never.
+        # One more record in each row: a count of 0 may still be possible.
         more = np.maximum(found, 0.0) + 1 / noisy.shape[-1]
         return np.where(found > 0, rng.gamma(more), found)
 
 
 def _laplace_tail(t, first, second):
-    """P(X >= t) of a sum of two Laplace variables of these scales."""
+    """P(X >= t) for a sum of two Laplace variables with these scales."""
     large, small = np.maximum(first, second), np.minimum(first, second)
     large, small = np.broadcast_arrays(large * 1.0, small * 1.0)
     far = np.abs(t)
@@ -141,7 +141,7 @@ def _laplace_tail(t, first, second):
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         rest = np.where(small > 0, np.exp(-far / small), 0.0)
         apart = (np.exp(-far / large) - ratio**2 * rest) / (1 - ratio**2) / 2
-    # The limit of equal scales.
+    # The limit for equal scales.
     alike = np.exp(-far / large) * (2 + far / large) / 4
     above = np.where(ratio > 1 - 1e-5, alike, apart)
     return np.where(t >= 0, above, 1 - above)
@@ -153,7 +153,7 @@ def share(law, right, wrong, *, records=0, level=0.95, of="records"):
     Args:
         law: a `NoiseLaw`.
         right: float, noisy R.
-        wrong: float, noisy W; not read if the number of records is known.
+        wrong: float, noisy W; ignored if the number of records is public.
         records: int, the number of records if it is public, or 0.
         level: float in (0, 1).
         of: `"records"` or `"population"`.
@@ -170,7 +170,7 @@ def share(law, right, wrong, *, records=0, level=0.95, of="records"):
 
 
 def _test(law, right, wrong, records, level, of):
-    """A function that says whether a share is in the interval."""
+    """Returns a function: whether a share is in the interval."""
 
     def moved(p):
         """T(p), and the weights of the noise in it."""
@@ -187,7 +187,7 @@ def _test(law, right, wrong, records, level, of):
 
         return accepted
     if not records:
-        # One-sided: twice the error for half the room.
+        # One-sided, so twice the error probability is allowed.
         room = law.margin(1 - 4 * outside * _FOR_THE_COUNT, 1.0, 1.0)
         most = max(0, math.ceil(right + wrong + room))
         outside *= 1 - _FOR_THE_COUNT
@@ -200,11 +200,11 @@ def _test(law, right, wrong, records, level, of):
 
 
 def _drawn_tail(law, t, weights, p, records):
-    """P(X >= t), or P(X <= t) for t < 0, of noise plus a centred binomial
-    number of `records` coins."""
+    """P(X >= t), or P(X <= t) for t < 0, for noise plus a centred binomial
+    number of `records` trials."""
     from scipy import stats
 
-    # As many heads as tails of 1 - p: the law mirrored.
+    # For t < 0 mirror the law: failures are successes with 1 - p.
     p, t = (p, t) if t >= 0 else (1 - p, -t)
     mean, stddev = records * p, math.sqrt(records * p * (1 - p))
     low = max(0, math.floor(mean - _FAR * stddev - _FAR))
@@ -215,13 +215,13 @@ def _drawn_tail(law, t, weights, p, records):
 
 
 def _ends(accepted, value):
-    """The hull of the shares in [0, 1] that are accepted."""
+    """The smallest interval with all accepted shares in [0, 1]."""
     grid = np.linspace(0.0, 1.0, _GRID)
     if not math.isnan(value):
         grid = np.unique(np.append(grid, value))
     inside = np.flatnonzero([accepted(p) for p in grid])
     if not len(inside):
-        # Noise far out, at every share: nothing is known.
+        # The noise is extreme at every share: nothing is known.
         return 0.0, 1.0
 
     def end(index, step):
@@ -235,21 +235,21 @@ def _ends(accepted, value):
                 kept = middle
             else:
                 lost = middle
-        # Outwards by what the search may miss.
+        # Outwards, by the precision of the search.
         return float(lost)
 
     return end(inside[0], -1), end(inside[-1], 1)
 
 
 def ratio(part, whole):
-    """Their ratio, NaN where the whole is not above 0."""
+    """part / whole, NaN if the whole is not above 0."""
     whole = np.where(np.asarray(whole) > 0, whole, np.nan)
     return part / whole
 
 
 def area(table):
-    """The area under the curve of two classes' counts `(..., 2, bins)`, bins
-    in the order of scores: without and with pairs of one bin."""
+    """The AUC from counts of two classes `(..., 2, bins)`, bins in the order of
+    scores: without and with the pairs that share a bin."""
     first, second = table[..., 0, :], table[..., 1, :]
     below = np.cumsum(first, axis=-1) - first
     apart = (second * below).sum(axis=-1)
@@ -261,31 +261,31 @@ def area(table):
 def of_draws(
     value, least_drawn, most_drawn=None, *, level, of="records", least=0.0
 ):
-    """The interval of a number by what it is of counts less drawn noise,
+    """The interval of a number from its values on plausible counts, see
     `NoiseLaw.held`.
 
-    A draw that hides it (NaN) is beyond both ends. Of a ratio of two sums it
-    is the interval of `share`, of other functions nearly.
+    A draw with NaN counts as beyond both ends. For a ratio of two sums this is
+    the interval of `share`; for other functions it is approximate.
 
     Args:
-        value: float, of the noisy counts.
-        least_drawn, most_drawn: `(draws,)`, the least and the most that the
-            number may be; the same if one is given.
+        value: float, the number for the noisy counts.
+        least_drawn, most_drawn: `(draws,)`, the least and the largest value
+            for each draw. Without the second both are the first.
         level: float in (0, 0.99].
         of: see `share`.
-        least: which it cannot be below; it cannot be above 1.
+        least: the least possible value; the largest is 1.
 
     Returns:
         An `Interval`.
     """
-    # Farther out there are too few draws.
+    # Above 0.99 there are too few draws.
     outside = 0.45 * (1 - checks.number("level", level, above=0, at_most=0.99))
     most_drawn = least_drawn if most_drawn is None else most_drawn
     known = (
         np.where(np.isnan(least_drawn), -math.inf, least_drawn),
         np.where(np.isnan(most_drawn), math.inf, most_drawn),
     )
-    # No mean of two draws: of infinite ones it is none.
+    # Not a mean of two draws: they may be infinite.
     low, high = (
         np.quantile(drawn, tail, method="inverted_cdf")
         for drawn, tail in zip(known, (outside, 1 - outside))
@@ -295,17 +295,17 @@ def of_draws(
 
 
 def absolute_sum(law, right, wrong, confidence, *, records=0, level=0.95):
-    """The interval of `sum_b |R_b - c_b N_b| / N` over bins, of the records.
+    """The interval of `sum_b |R_b - c_b N_b| / N` over bins, for the records.
 
-    With D_b = (1 - c_b) R_b - c_b W_b and noise Z_b on it, the sum of the
-    |D_b| is at most that of the noisy ones plus `sum s_b Z_b` for the true
-    signs s, whose law no sign changes, and at least that of the noisy ones
-    less `sum |Z_b|`.
+    Let D_b = (1 - c_b) R_b - c_b W_b, with noise Z_b on it. The sum of the
+    |D_b| is at most the noisy sum plus `sum s_b Z_b` for the true signs s; the
+    law of Z is symmetric, so the signs do not change it. The sum of the |D_b|
+    is at least the noisy sum less `sum |Z_b|`.
 
     Args:
         law: a `NoiseLaw`.
         right, wrong: `(B,)` noisy counts.
-        confidence: `(B,)`, c.
+        confidence: `(B,)`, the c_b.
         records, level: see `share`.
 
     Returns:
@@ -320,7 +320,7 @@ def absolute_sum(law, right, wrong, confidence, *, records=0, level=0.95):
     z = (1 - confidence) * law.draws(rng, shape)
     z -= confidence * law.draws(rng, shape)
     if not records:
-        # A tenth of the error for N; another for what draws do not show.
+        # A tenth of the error probability is for N, another for the draws.
         sums = np.abs(law.draws(rng, (_DRAWS, 2 * len(right))).sum(axis=1))
         room = float(np.quantile(sums, 1 - 0.09 * outside))
         outside *= 0.9

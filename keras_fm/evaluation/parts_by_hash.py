@@ -1,7 +1,8 @@
-"""Two parts of records, in which a record is by itself alone.
+"""Splits records into two parts by a hash, each record by itself.
 
-Two data sets that differ in one record then differ in one part only, so two
-ledgers, one for each part, do not add up: the larger epsilon holds for all.
+Two data sets that differ in one record then differ in one part only. So the
+epsilons of two ledgers, one for each part, do not add up: the larger one holds
+for all records.
 """
 
 import contextlib
@@ -18,32 +19,32 @@ _MISSING = ("NAType", "NaTType", "NoneType")
 
 
 def part_by_hash(x, y, held_out=0.2, owners=None):
-    """Parts records by a public hash of each record's values.
+    """Splits records into two parts by a public hash of their values.
 
-    Where the privacy unit is an owner of several records, pass `owners`: by
-    themselves an owner's records would be in both parts, whose ledgers then
-    add up.
+    Two ledgers, one for each part, do not add up: the larger epsilon holds for
+    all. If a person has several records, pass `owners`. Otherwise the person's
+    records may be in both parts, and the epsilons add up for that person.
 
-    For `neighbours="add_remove"` alone: a record that is *replaced* may leave
-    one part and enter the other. A record's part does not depend on who else
-    is there, as it would if n records were shuffled and cut. Equal records
-    go together, so the share of the held-out part is met on average.
+    Use it with `neighbours="add_remove"` only: a record that is *replaced* may
+    leave one part and enter the other. A record's part does not depend on other
+    records, as it would in a shuffled split. Equal records are in one part, so
+    the size of the held-out part is met on average only.
 
     Args:
-        x: `(n, ...)` array, or a data frame, of numbers, text and gaps;
-            dates as text.
-        y: `(n, ...)` array, or a column, of the same: labels may be text.
+        x: `(n, ...)` array, or a data frame, of numbers, text and missing
+            values. Pass dates as text.
+        y: `(n, ...)` array, or a column, of the same kinds of values.
         held_out: float in (0, 1), the share of the second part.
-        owners: `None`, or `(n,)` ids of the records' owners: the hash is of
-            these alone, and an owner is in one part with all its records.
+        owners: `None`, or `(n,)` ids of the records' owners. The hash then uses
+            the ids alone, and all records of an owner are in one part.
 
     Returns:
-        `(x, y), (x_held_out, y_held_out)`, frames where frames were given;
-        with owners, those of each part as a third.
+        `(x, y), (x_held_out, y_held_out)`, as data frames if you passed data
+        frames. With owners each part has a third entry, its owners.
 
     Raises:
-        ValueError: if x and y hold something else, or are of other lengths,
-            or `owners` no ids. No error shows a value.
+        ValueError: if x or y hold other values, if lengths differ, or if
+            `owners` are not ids. No error shows a value.
 
     Example:
 
@@ -107,8 +108,8 @@ def _is_frame(x):
 
 
 def _kept(x, name):
-    """What rows are taken of, in the form that it was given where it has
-    one."""
+    """The object from which rows are taken: as it was given if it can be
+    indexed by rows."""
     columns.check_dense(x, name)
     if _is_frame(x) or hasattr(x, "iloc") or isinstance(x, np.ndarray):
         return x
@@ -134,16 +135,15 @@ def _of_table(x, name):
 
 
 def _words(array, name, exact=False):
-    """64 bits for each value, of that value alone, in an array of float64.
+    """64 bits for each value, from that value alone, in an array of float64.
 
-    Which type an array or a column has, one record decides: one fraction, gap
-    or word among them, and NumPy and pandas hold all others in another form.
-    Here a value has the same bits in each of them: whole numbers and floats,
-    and numbers that are written as text.
+    A single fraction, missing value or word can change the type in which NumPy
+    and pandas hold a whole array or column. Here a value has the same bits in
+    every such type: as a whole number, as a float, and as a number in text.
 
     Args:
-        exact: whether whole numbers of 2^53 and more are told apart, which
-            no float may then be among.
+        exact: whether whole numbers of 2^53 and more are kept distinct. No
+            value may then be a float.
     """
     kind = array.dtype.kind
     if kind in "biuf" and not exact:
@@ -161,7 +161,7 @@ def _words(array, name, exact=False):
             found[i] = int.from_bytes(digest, "little")
     else:
         return found.view(np.float64).reshape(array.shape)
-    # Outside of the loop: no word of it shows a value.
+    # Outside of the loop, so that the error shows no value.
     raise ValueError(
         f"`{name}` must hold numbers, text or gaps; write dates as text in one "
         'form, `dates.dt.strftime("%Y-%m-%d")`. At least one value is of '
@@ -170,7 +170,7 @@ def _words(array, name, exact=False):
 
 
 def _told(value, exact):
-    """A value as a float, or as bytes; `None` if it is of no such kind."""
+    """A value as a float or as bytes; `None` if it is neither."""
     if type(value).__name__ in _MISSING:
         return math.nan
     if isinstance(value, str):

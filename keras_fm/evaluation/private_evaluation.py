@@ -1,12 +1,12 @@
-"""Questions about private records, under the ledger: check, charge, answer.
+"""Private evaluation under the ledger: check, charge, release.
 
-How good a model is (`private_evaluate`), and which of several is best
-(`private_choice`). Both read the records once, through the one door that
-everything else goes through, and are entries of the same ledger.
+`private_evaluate` measures how good a model is, `private_choice` finds the best
+of several. Both use the records once, with the same code as all other releases,
+and add an entry to the same ledger.
 
-What a model says of a record depends on that record alone: a Keras model goes
-through a `FeatureMap`, anything else is called with one record at a time. It
-must not itself be a function of the records that no ledger knows.
+A model's output for a record must depend on that record alone: a Keras model is
+called by a `FeatureMap`, any other with one record at a time. The model itself
+must not depend on the private records except through this ledger.
 """
 
 import contextlib
@@ -43,10 +43,10 @@ from keras_fm.kernel.reads import columns, fixed_rows, sampling
 from keras_fm.training import model_check
 from keras_fm.training.proven_plan import PLACES, READ_BATCH
 
-# How far probabilities may be from adding up to 1.
+# Largest distance of a sum of probabilities from 1.
 _SUM_TOLERANCE = 1e-2
 NUMBERS = ("mean_absolute_error", "mean_squared_error", "r2")
-# What classes alone do not answer.
+# Metrics that need probabilities, not classes alone.
 _OF_PROBABILITIES = {"log_loss", "calibration", "auc"}
 
 REST = "rest"
@@ -73,59 +73,59 @@ def private_evaluate(
     notes: Sequence[str] = (),
     reproducible_noise: int | None = None,
 ) -> Evaluation:
-    """How good a model is on private records, charged to a ledger.
+    """Measures a model on private records, charged to a ledger.
 
-    The records are read once. Of each, one count is added to every metric
-    that is asked for; the counts with their noise are all that is released,
-    and values and intervals are computed from them as often as wanted. The
-    fewer metrics, the less noise. Gaussian noise for a ledger with delta > 0,
-    Laplace noise otherwise.
+    The records are used once. Each adds one count to every metric, and only
+    the counts with noise are released. Values and intervals are computed from
+    these, as often as you like. Fewer metrics have less noise. The noise is
+    Gaussian if the ledger has delta > 0, else Laplace.
 
-    A model that was trained on the same records under the same ledger is an
-    earlier release of it: the ledger composes both, whatever the model was
-    chosen by. Its intervals for these records hold; those for the population
-    do not, as those of any metric on training records.
+    You may evaluate a model on the records that it was trained on, under the
+    same ledger: the ledger adds up both costs, however the model was chosen.
+    Intervals for these records then hold. Intervals for the population do
+    not, as for any metric on training records.
 
     Args:
-        model: a Keras model (its last layer private and released under this
-            ledger, or `public`), an estimator of this package (the same), one
-            of scikit-learn, a function from a batch `(n, ...)` to outputs
+        model: a Keras model or an estimator of this package (private and
+            released under this ledger, or `public`), a scikit-learn
+            estimator, a function from a batch `(n, ...)` to outputs
             `(n, ...)`, or `None` with data `(outputs, y)`. Outputs are
-            classes (places in their order, or labels), a number for each
-            class, one number for two classes, or the predicted numbers. What
-            is no Keras model is called with one record at a time, and must
-            keep nothing of it.
-        data: the private records `(x, y)`, as `PrivateModel` takes them; of
-            an estimator with labels of its own in these labels, and of one
-            of this package the table that it takes.
+            classes (indices or labels), a number for each class, one number
+            for two classes, or the predicted numbers. A model that is not a
+            Keras model is called with one record at a time, and must not
+            store it.
+        data: the private records `(x, y)`, as `PrivateModel` takes them. For
+            an estimator, y holds the labels that it was fitted with; for one
+            of this package, x is the table that it takes.
         ledger: the `Ledger` that is charged.
-        metrics: `"accuracy"`, `"log_loss"`, `"confusion_matrix"` (recall,
-            precision and balanced accuracy are computed of it),
-            `"calibration"`, `"auc"` (two classes); or, for numbers,
-            `"mean_absolute_error"`, `"mean_squared_error"`, `"r2"`.
-        share: of the ledger's budget, in (0, 1], see `PrivacyBudget.split`;
-            `"rest"` for all that is left of it. Either this or `epsilon`.
-        epsilon: what the evaluation alone may cost, at the ledger's delta.
-        public: `None`, or where the model comes from, in words: why it is no
-            function of the records but through this ledger. The statement
-            repeats it.
-        classes: where the model does not say it: how many classes there
-            are, or their labels in the order of its outputs. (Of an
-            estimator, the order of its own `classes_` counts.)
-        bins: int, of calibration: bins of the largest probability. An AUC
-            has five times as many, of the second class's.
-        bounds: `(low, high)` on the numbers, public; predictions are clipped
+        metrics: `"accuracy"`, `"log_loss"`, `"confusion_matrix"` (gives
+            recall, precision and balanced accuracy), `"calibration"`,
+            `"auc"` (two classes); or, for numbers, `"mean_absolute_error"`,
+            `"mean_squared_error"`, `"r2"`.
+        share: share of the ledger's budget, in (0, 1], see
+            `PrivacyBudget.split`; `"rest"` for all that is left. Pass either
+            this or `epsilon`.
+        epsilon: the cost of the evaluation alone, at the ledger's delta.
+        public: `None`, or words that explain where the model comes from, and
+            why it depends on the records only through this ledger, or not at
+            all. The statement repeats them.
+        classes: the number of classes, or their labels in the order of the
+            outputs, if the model does not know them. (An estimator keeps
+            the order of its own `classes_`.)
+        bins: int, for calibration: bins of the largest probability. An AUC
+            has five times as many bins of the second class's probability.
+        bounds: public `(low, high)` on the numbers; predictions are clipped
             to them.
-        from_logits: whether outputs are logits; `None`: if the model ends
-            with a `PrivateDense`.
-        clip: whether numbers of `y` outside `bounds` are clipped; else they
-            are an error.
-        unit: if the ledger's unit is not one record: that unit, repeated, to
-            declare that each has at most one row of the data.
+        from_logits: whether outputs are logits. `None`: they are if the model
+            ends with a `PrivateDense`.
+        clip: whether numbers of `y` outside `bounds` are clipped instead of
+            refused.
+        unit: if the ledger protects a unit other than one record, repeat that
+            unit here. You declare that each unit has at most one row.
         reach: see `keras_fm.Unit`.
-        rows: which records these are, in words that the statement repeats;
+        rows: words that describe these records, which the statement repeats;
             `"in sample"` if the model was trained on them.
-        name: of the ledger's entry.
+        name: name of the ledger's entry.
         notes: further public facts for it.
         reproducible_noise: `None`, or an int seed: not private.
 
@@ -133,10 +133,10 @@ def private_evaluate(
         An `Evaluation`.
 
     Raises:
-        ValueError: if the model may be a function of the records
-            that the ledger does not know, or a record is invalid; before
-            anything is spent.
-        BudgetExceededError: before anything is read.
+        ValueError: if the model may depend on the records in a way that
+            the ledger does not record, or if a record is invalid. No budget
+            is spent then.
+        BudgetExceededError: before any record is used.
 
     Example:
 
@@ -170,7 +170,7 @@ def private_evaluate(
     )
     if ledger.neighbours.replaces:
         facts.append("the number of records n is the same for all neighbours")
-        # Of any number: nothing is counted that cannot be paid for.
+        # Any number will do here: the budget is checked before counting.
         query = dataclasses.replace(query, records=1)
         release_lib.checked_entry(
             query, notes=(), **_known(query, calibration.calibrate, **paid)
@@ -214,25 +214,25 @@ def private_choice(
     notes: Sequence[str] = (),
     reproducible_noise: int | None = None,
 ) -> Choice:
-    """Which of several models is best on private records, charged.
+    """Finds the best of several models on private records, with privacy.
 
-    The records are read once; every record gives each model at most one
-    point, and one model is drawn, the likelier the more points it has
-    (permute-and-flip). Which one is released, not its points: ask
-    `private_evaluate` for these. Losing to the best by more than
-    `log(k / p) / epsilon` points (twice that under replace_one) has a
-    probability of at most p among k models. Pure epsilon, whatever delta.
+    The records are used once. Every record gives each model at most one
+    point, and one model is drawn at random: more points make it more likely
+    (permute-and-flip). Its index is released, not its points; for these use
+    `private_evaluate`. Among k models, the drawn one is worse than the best by
+    more than `log(k / p) / epsilon` points (twice that under replace_one) with
+    probability at most p. The cost is a pure epsilon, with any delta.
 
     Args:
         models: two or more, see `private_evaluate`.
-        metric: `"accuracy"` (a point for a right answer), or
-            `"mean_absolute_error"`, `"mean_squared_error"` (a point less the
-            error's share of the largest).
+        metric: `"accuracy"` (one point for a correct answer), or
+            `"mean_absolute_error"`, `"mean_squared_error"` (one point less
+            the error over the largest error).
         data, ledger, public, classes, bounds, from_logits, clip, unit,
             reach, name, notes, reproducible_noise: see `private_evaluate`.
-        share: of the ledger's budget, see `PrivacyBudget.split`. Either this
-            or `epsilon`.
-        epsilon: pure epsilon of the choice alone.
+        share: share of the ledger's budget, see `PrivacyBudget.split`. Pass
+            either this or `epsilon`.
+        epsilon: pure epsilon that the choice alone costs.
 
     Returns:
         A `Choice`.
@@ -263,7 +263,7 @@ def private_choice(
         candidates=len(all_asked), metric=metric, reach=reach, **shape
     )
     one = EvaluationQuery(metrics=metric, classes=count, **shape)
-    # Each once.
+    # Without duplicates, in order.
     own = dict.fromkeys(fact for asked in all_asked for fact in asked.facts)
 
     def points(index, x, y, rows):
@@ -318,7 +318,7 @@ def _ask(query, read, calibrate, *, notes, **paid):
 
 
 def _known(query, calibrate, *, ledger, share, epsilon, name, seed):
-    """What a release of a question must know beside the records."""
+    """Arguments of the release, apart from the records."""
     if (share is None) == (epsilon is None):
         raise ValueError(
             "Pass either `share`, of the ledger's budget, or `epsilon`. "
@@ -344,15 +344,15 @@ def _known(query, calibrate, *, ledger, share, epsilon, name, seed):
 
 
 def _rest(query, ledger):
-    """The mechanism that spends what the ledger has left."""
+    """The mechanism that spends the rest of the ledger's budget."""
     left, budget = ledger.remaining(), ledger.budget
     if left > 0 and budget.delta == 0:
-        # Below what the ledger allows, by what sums are rounded.
+        # A little below the rest, because sums are rounded.
         given = budget_lib.PrivacyBudget(left * (1 - 1e-12), 0.0)
         return calibration.calibrate(query, given, neighbours=ledger.neighbours)
     others = [entry.build_mechanism() for entry in ledger.entries]
     multiplier = None
-    # What is left may be rounding, which no noise meets.
+    # The rest may be a rounding error, too small for any noise.
     with contextlib.suppress(ValueError):
         if left > 0:
             multiplier = sampling.noise_multiplier(
@@ -394,7 +394,7 @@ def _unit_facts(ledger, unit, reach):
 
 
 def _metrics(metrics):
-    # The query's own words of refusal, and order.
+    # The query checks the names and sorts them.
     found = EvaluationQuery(metrics=metrics).asked
     if set(found) & set(NUMBERS) and set(found) - set(NUMBERS):
         checks.refuse("metrics", metrics, "of classes, or of numbers")
@@ -402,12 +402,12 @@ def _metrics(metrics):
 
 
 def _shape(metrics, models, classes, bounds):
-    """What a query must know of classes or numbers."""
+    """Arguments of the query about classes or numbers."""
     if set(metrics) & set(NUMBERS):
         if bounds is None or np.shape(bounds) != (2,):
             checks.refuse("bounds", bounds, "(low, high), public constants")
         for asked in models:
-            # Predictions and `y` are the numbers that they are.
+            # Predictions and `y` are numbers, not labels.
             asked.labels = None
         return {"low": bounds[0], "high": bounds[1]}
     if bounds is not None:
@@ -432,7 +432,7 @@ def _compared(query, outputs, y, logits, clip):
             checks.refuse("metrics", query.metrics, one)
         shares = np.stack([of[name] for name in query.means], axis=1)
         return shares, np.zeros((len(shares), 0), int)
-    # True and False are classes, too.
+    # True and False are classes 1 and 0.
     y = y.astype(int) if y.dtype.kind == "b" else y
     truth = bounds_lib.class_indices(y, len(outputs), query.classes)
     sure = bool(set(query.asked) & _OF_PROBABILITIES)
@@ -446,7 +446,7 @@ def _compared(query, outputs, y, logits, clip):
             bin_ = _bins(probabilities.max(axis=1), query.bins)
             cells.append(2 * bin_ + ~right)
         else:
-            # Bins that are narrow where a class is rare.
+            # Narrow bins near 0 and 1, where the scores of a rare class lie.
             angle = np.arcsin(np.sqrt(np.clip(probabilities[:, 1], 0, 1)))
             bin_ = _bins(angle * 2 / np.pi, 5 * query.bins)
             cells.append(truth * 5 * query.bins + bin_)
@@ -469,30 +469,30 @@ def _bins(values, bins):
 
 
 class AskedModel:
-    """What a model says of private records.
+    """A model that is evaluated on private records.
 
     Args:
-        model: a Keras model, a scikit-learn estimator (one of this package
-            is its Keras model), a function from a batch of records to
-            outputs, or `None` where the records are outputs already.
-        ledger: the `Ledger` that the question will be charged to.
-        public: `None`, or words: why the model is no function of the
-            records but through that ledger.
+        model: a Keras model, a scikit-learn estimator (for one of this
+            package its Keras model is used), a function from a batch of
+            records to outputs, or `None` if the records are outputs already.
+        ledger: the `Ledger` that the evaluation will be charged to.
+        public: `None`, or words: why the model depends on the records only
+            through that ledger.
 
     Raises:
-        ValueError: if the model may be more than it says.
+        ValueError: if the model may depend on the records in another way.
     """
 
     def __init__(self, model, ledger, *, public=None):
         self.facts = []
-        # Of an estimator: its labels in their order, what makes inputs of a
-        # table, and the range of its predictions.
+        # For an estimator: its labels in order, the function from a table to
+        # inputs, and the range of its predictions.
         self.labels = _labels_of(model)
         self.inputs = self._range = None
         if hasattr(model, "_as_keras"):
             model, self.inputs, self._range = model._as_keras()
         self.model = model
-        # Of a model of Keras, what is called.
+        # For a Keras model, the function that is called.
         self._map = None
         if public is not None:
             checks.text("public", public, "words on one line: where from")
@@ -539,8 +539,8 @@ class AskedModel:
         self._map = FeatureMap(model)
 
     def _check_released(self, ledger):
-        """Refuses weights that may be of the records and of no release in
-        this ledger."""
+        """Refuses weights that may depend on the records but come from no
+        release in this ledger."""
         model, parts = self.model, parts_of(self.model)
         named = "; or say where it is from: `public='trained on ...'`"
         if not parts:
@@ -579,7 +579,7 @@ class AskedModel:
 
     @property
     def gives_logits(self):
-        """Whether it ends with a layer that is known to give logits."""
+        """Whether the last layer is known to give logits."""
         return isinstance(self._top, PrivateDense)
 
     @property
@@ -589,7 +589,7 @@ class AskedModel:
         return model_check.output_part(self.model)
 
     def classes(self, given):
-        """The number of classes: `given`, or what the model says.
+        """The number of classes: `given`, or the model's own number.
 
         Args:
             given: `None`, an int, or the labels in the order of the outputs.
@@ -628,7 +628,7 @@ class AskedModel:
     # What it says --------------------------------------------------------
 
     def outputs(self, x, rows, numbers=False):
-        """What it says of the records that are in `rows` of a placed batch,
+        """The model's outputs for the records in `rows` of a placed batch,
         float64 or integers `(records, ...)`."""
         model = self.model
         if model is None:
@@ -651,8 +651,8 @@ class AskedModel:
         )
 
     def _numbered(self, found):
-        """Predictions that are labels as places among them; those that are
-        numbers for two classes are none."""
+        """Predicted labels as their indices. Floats are outputs, not
+        labels."""
         if getattr(found, "dtype", np.dtype(object)).kind == "f":
             return found
         return numbered(found, self.labels, "Predictions")
@@ -694,10 +694,10 @@ def _labels_of(model):
 
 
 def translated(data, models):
-    """The records in numbers, for all models that are asked.
+    """The records as numbers, for all models.
 
-    Labels become places among those of the models. Where a model is an
-    estimator of this package, x is a list of what each model takes.
+    Labels become indices among those of the models. If a model is an estimator
+    of this package, x is a list of the input of each model.
 
     Raises:
         ValueError: if a record is invalid.
@@ -719,18 +719,18 @@ def translated(data, models):
 
 
 def input_of(x, index, models):
-    """What a model takes of the records that `translated` gave."""
+    """The input of one model, from the records that `translated` returned."""
     return x if all(m.inputs is None for m in models) else x[index]
 
 
 def numbered(values, labels, what):
-    """Places among `labels` of values that are labels; what are numbers where
-    labels are none are places already, or a number for each class.
+    """Indices among `labels`. If values are numbers and labels are not, the
+    values are indices already, or a number for each class.
 
     Args:
         values: array or column.
-        labels: array, or `None`: then all values are as they were.
-        what: holds the values, for the error, which shows none.
+        labels: array, or `None`, which leaves all values as they are.
+        what: name of the values, for the error, which shows no value.
 
     Raises:
         ValueError: if one is not among the labels.
@@ -758,8 +758,8 @@ def numbered(values, labels, what):
 
 
 def placed(data, n=None):
-    """Batches `(x, y, rows)` in which a record has its row by itself; x has
-    the structure of the data, which must hold `n` records if that is known."""
+    """Batches `(x, y, rows)` in which a record's row depends on it alone. x has
+    the structure of the data, which must hold `n` records if n is given."""
     form, passes = [], records.Passes(n)
 
     def arrays():
@@ -788,21 +788,21 @@ def _count(data):
 
 
 def decided(outputs, classes, from_logits, confident=False):
-    """Classes that a model decides for, and how sure it is.
+    """The predicted classes, and the probabilities of all classes.
 
     Args:
         outputs: integers `(n,)`: the classes; floats `(n, classes)`; or
             `(n,)` or `(n, 1)` for two classes.
         classes: int.
         from_logits: whether floats are logits; probabilities otherwise.
-        confident: whether probabilities are asked for.
+        confident: whether to return probabilities.
 
     Returns:
         tuple `(classes, probabilities)`, `(n,)` and `(n, classes)`; the
-        latter `None` if not asked for.
+        latter `None` unless `confident`.
 
     Raises:
-        ValueError: if the outputs are something else.
+        ValueError: if the outputs are of another kind.
     """
     if outputs.ndim == 2 and outputs.shape[1] == 1:
         outputs = outputs[:, 0]
@@ -838,11 +838,11 @@ def decided(outputs, classes, from_logits, confident=False):
 
 
 def agreement(outputs, y, low, high, clip):
-    """Of each mean of numbers the shares of records, dict of `(n,)`.
+    """The share of each record in every metric of numbers, dict of `(n,)`.
 
-    Errors are means over what is predicted of a record, as shares of the
-    largest; what is given is one less these. Targets are scaled to [0, 1],
-    and their squares are of their distance from the middle.
+    A record's share is 1 less its error over the largest error, averaged over
+    the numbers predicted for the record. Targets are scaled to [0, 1]; the
+    squared target is the squared distance from the middle.
 
     Raises:
         ValueError: if numbers are outside their public bounds.
