@@ -1,9 +1,9 @@
-"""Private Keras layers and losses by the functional mechanism.
+"""Keras layers, models and callbacks for training with differential privacy.
 
-Perturb the coefficients of an objective once, then train with ordinary
-`compile` and `fit` for as long as you like.
+The functional mechanism adds noise to the coefficients of an objective once;
+then train with ordinary `compile` and `fit` for as long as you like.
 
-Importing the package imports nothing else: a name loads what it stands for.
+Importing the package loads no other module: each name is loaded when used.
 """
 
 import importlib

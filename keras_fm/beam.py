@@ -1,25 +1,25 @@
-"""Statistics of a release by Apache Beam, on as many machines as it has.
+"""Sums the statistics of a release with Apache Beam, on many machines.
 
 `SumStatistics` is a transform from batches of records to one
-`PartialStatistics`. Sums are integers there, so what it gives does not depend
-on how a runner splits, orders or repeats the work. The process that started
-the pipeline charges the ledger and adds the noise, once:
+`PartialStatistics`. Its sums are integers, so the result does not depend on
+how a runner splits, orders or repeats the work. The process that started the
+pipeline charges the ledger and adds the noise, once:
 
     layer = model.get_layer("output")
     with beam.Pipeline() as pipeline:
         _ = (
             pipeline
             | batches  # of (key, (features, labels))
-            | SumStatistics(layer.query())
+            | SumStatistics(layer.objective())
             | beam.Map(write, "statistics")  # where the records are
         )
-    query = layer.query()
+    query = layer.objective()
     partial = PartialStatistics.from_bytes(read("statistics"), query)
     release = release_statistics(partial, ledger=ledger, ...)
     layer.learn(release, ledger)
 
-Statistics that are not perturbed are as secret as the records: write them
-where the records are, and delete them after the release.
+Statistics without noise are as private as the records. Write them where the
+records are, and delete them after the release.
 
 Needs the extra `beam`.
 """
@@ -39,28 +39,27 @@ from keras_fm.kernel.partial_statistics import PartialStatistics
 class SumStatistics(beam.PTransform):
     """Sums a query's statistics over all batches.
 
-    Elements are `(key, batch)`. The key says which batch it is: a batch that
-    is there twice, since an upstream step was repeated, counts once. Two
-    different batches under one key are an error. If the query is
-    `grouped`, the key is the owner, a whole number or text (1 and "1" are one
-    owner), and the batch holds all records of this owner.
+    Elements are `(key, batch)`. The key identifies the batch: if an upstream
+    step was repeated and a batch occurs twice, it counts once. Two different
+    batches under one key are an error. If the query is `grouped`, the key is
+    the owner, an integer or text (1 and "1" are one owner), and the batch
+    holds all records of this owner.
 
-    A batch is a tuple of arrays, as the query accumulates them, such as
-    `(features, labels)`. Elements should be batches of some hundred records.
+    A batch is a tuple of arrays as the query takes them, such as
+    `(features, labels)`. Use batches of some hundred records.
 
     Args:
-        query: a query of `keras_fm.queries` that is released in
-            one pass.
+        query: a query of `keras_fm.queries` that is released without rounds.
         clip: whether records outside their bounds are scaled back instead of
             refused.
 
     Returns:
-        A PCollection of one element, the bytes that
-        `PartialStatistics.from_bytes` reads; of no records at all, too.
+        A PCollection with one element, the bytes for
+        `PartialStatistics.from_bytes`, even if there are no records.
 
     Raises:
-        ValueError: in the pipeline, on records outside their bounds or of a
-            wrong shape. Nothing is charged then.
+        ValueError: in the pipeline, if records are outside their bounds or
+            have a wrong shape. Nothing is charged then.
     """
 
     def __init__(self, query, clip=False):
@@ -79,7 +78,7 @@ class SumStatistics(beam.PTransform):
 
 
 def _of_owner(key, batch):
-    """A batch under the one key of its owner, whatever type the id has."""
+    """A batch under its owner's key, which is the same for 1 and "1"."""
     kind = np.asarray(key).dtype.kind
     if kind not in "biuU" or np.ndim(key):
         raise ValueError(
@@ -107,7 +106,7 @@ def _once(key, batches):
 
 
 class _Sum(beam.CombineFn):
-    """Batches to the bytes of their statistics."""
+    """Combines batches into the bytes of their statistics."""
 
     def __init__(self, query, clip):
         super().__init__()
@@ -139,7 +138,7 @@ class _Sum(beam.CombineFn):
 
 
 class _Coder(beam.coders.Coder):
-    """Statistics on their way from one worker to another."""
+    """Encodes statistics that are sent from one worker to another."""
 
     def __init__(self, query, clip):
         self._query, self._clip = query, clip

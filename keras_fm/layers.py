@@ -1,4 +1,4 @@
-"""Private layers, and public feature layers to put before them."""
+"""Private layers, and public feature layers that come before them."""
 
 from keras_fm.heads.private_dense import PrivateDense
 from keras_fm.papers.adlm.perturbed_layers import (

@@ -1,7 +1,7 @@
-"""Where public names live, whatever folder the code behind them is in.
+"""The public names, and the modules in which their code is.
 
-`keras_fm.mechanisms` and `import keras_fm.mechanisms` are
-`keras_fm.kernel.mechanisms`: folders may change, these names do not.
+`keras_fm.mechanisms` and `import keras_fm.mechanisms` give
+`keras_fm.kernel.mechanisms`. Folders may change; these names do not.
 """
 
 import importlib
@@ -52,17 +52,17 @@ MODULES = {
 
 
 def register_layers():
-    """Makes Keras know the classes of saved models."""
+    """Registers the classes of saved models with Keras."""
     for name in ("layers", "losses", "models"):
         importlib.import_module(f"keras_fm.{name}")
 
 
 class Finder(importlib.abc.MetaPathFinder):
-    """Finds modules by their public names, and sees Keras arrive.
+    """Finds modules by their public names, and notices the import of Keras.
 
-    `keras_fm` does not wait for Keras; a model is loaded by name, so its
-    classes are registered as soon as there is a registry: after Keras, or
-    after the module of ours that imports it.
+    `keras_fm` does not import Keras itself. But Keras loads saved models by
+    class name, so the classes are registered as soon as Keras was imported,
+    by the user or by a module of ours.
     """
 
     def find_spec(self, fullname, path=None, target=None):
@@ -95,7 +95,7 @@ class _Renamed(importlib.abc.Loader):
 
     def create_module(self, spec):
         module = importlib.import_module(self._actual)
-        # The import system gives it the spec that was asked for.
+        # The import system replaces its spec by the public one.
         self._spec = module.__spec__
         return module
 
@@ -104,15 +104,15 @@ class _Renamed(importlib.abc.Loader):
 
 
 class _ThenRegister(importlib.abc.Loader):
-    # How many imports are under way: within one of ours, half of which is
-    # there, the layers could not be imported.
+    # Number of imports under way. Inside an import of ours, which is not
+    # finished, the layers could not be imported.
     _under_way = 0
 
     def __init__(self, loader):
         self._loader = loader
 
     def __getattr__(self, name):
-        # Code, source, data: what `python -m` and pkgutil ask of a loader.
+        # `python -m` and pkgutil use more methods of a loader.
         if name.startswith("__"):
             raise AttributeError(name)
         return getattr(self._loader, name)

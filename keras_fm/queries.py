@@ -1,4 +1,4 @@
-"""What is asked of records: statistics of an objective, and sensitivities."""
+"""Queries: statistics of the records that a release uses, and sensitivities."""
 
 from keras_fm.core.second_moment import SecondMomentQuery
 from keras_fm.evaluation.choice_query import ChoiceQuery
@@ -7,7 +7,7 @@ from keras_fm.heads.cross_entropy import CrossEntropyQuery
 from keras_fm.heads.gradient_query import GradientQuery
 from keras_fm.heads.squared_error import SquaredErrorQuery
 
-# Of a file: every class of releases is known here.
+# `Release.load` finds every class: all are imported here.
 from keras_fm.kernel.ledger.noisy_statistics import Release as Release
 from keras_fm.kernel.query import QuadraticQuery
 from keras_fm.papers.adlm.relevance_query import RelevanceQuery

@@ -1,1 +1,1 @@
-"""A private fit: what is read, checked, charged and learned, in order."""
+"""A private fit: check, charge the ledger, release, learn, in this order."""

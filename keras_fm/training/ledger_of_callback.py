@@ -1,4 +1,4 @@
-"""Which ledger a callback charges: a new one, a continued one, a file's."""
+"""The ledger that a callback charges: new, continued, or from a file."""
 
 import dataclasses
 import functools
@@ -19,15 +19,15 @@ from keras_fm.kernel.ledger.ledger_text import (
 
 
 def budget_of(epsilon, delta):
-    """The budget of the first two arguments of `PrivateModel`, or the ledger
-    that is continued.
+    """The budget from the first two arguments of `PrivateModel`, or the ledger
+    to continue.
 
     Raises:
-        ValueError: if delta is missing, or given beside what has its own.
+        ValueError: if delta is missing, or passed with a budget or ledger.
     """
     whole = isinstance(epsilon, (PrivacyBudget, Ledger))
     if delta is not None and not isinstance(delta, numbers.Real):
-        # Not shown: records stand here where `data=(x, y)` was meant.
+        # Not shown: it may be records that were meant for `data=(x, y)`.
         raise ValueError(
             "`delta` must be a number, and records are given by name, "
             "`data=(x, y)`. Received: delta of type "
@@ -47,11 +47,11 @@ def budget_of(epsilon, delta):
 
 
 def opened(budget, guarantee, path):
-    """The ledger of a budget and the `ledger` argument of `PrivateModel`.
+    """The ledger for a budget and the `ledger` argument of `PrivateModel`.
 
     Raises:
-        ValueError: if what is continued has other terms, or they do not
-            belong together.
+        ValueError: if a continued ledger has other terms, or if the arguments
+            do not fit together.
     """
     ledger = _opened(budget, guarantee, path)
     if ledger.neighbours is Neighbours.REPLACE_LABEL:
@@ -65,7 +65,7 @@ def of_owners(ledger, guarantee, owners, own):
     Args:
         ledger, guarantee: those of the callback.
         owners: ids, see `Unit`.
-        own: whether nobody else knows the ledger, which then begins anew.
+        own: whether only this callback uses the ledger, which then begins anew.
 
     Raises:
         ValueError: if the ledger protects records.
@@ -90,7 +90,7 @@ def of_owners(ledger, guarantee, owners, own):
 
 
 def _check_labels_alone(guarantee):
-    """Refuses what is not proved for labels alone."""
+    """Refuses settings without a proof for secret labels alone."""
     if guarantee.kind == "published":
         raise ValueError(
             'guarantee="published" does not support '
@@ -134,9 +134,9 @@ def _opened(budget, guarantee, path):
 
 @functools.cache
 def _propose_file():
-    """Says once in a notebook that its cells, run twice, spend twice."""
+    """Warns once in a notebook: a cell that is run twice spends twice."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    # Of a terminal there is no kernel.
+    # IPython in a terminal has no kernel.
     if getattr(shell, "kernel", None) is not None:
         print(
             "keras_fm: every run of this cell spends the budget again; "
@@ -145,9 +145,9 @@ def _propose_file():
 
 
 def _check_unit(held, unit):
-    """Refuses to charge releases for one unit to a ledger of another: what
-    protects a record does not protect an owner, nor the other way round where
-    an owner only gains or changes a record."""
+    """Refuses to charge releases for one unit to a ledger of another. A
+    guarantee for records does not protect owners. One for owners does not
+    protect records if an owner only gains or changes a record."""
     words, held_words = unit.words, declared_words(held)
     if words is not None and words != held_words:
         raise ValueError(
@@ -155,8 +155,8 @@ def _check_unit(held, unit):
             f"Received: words={words!r}"
         )
     proved = proved_unit(held)
-    # Of a ledger whose unit is words alone, the owners are that unit, or the
-    # words are repeated for rows.
+    # If a ledger's unit is words alone, the owners are that unit, or repeating
+    # the words declares that each has one row.
     fits = words is not None or unit.owners is not None
     if proved is not None:
         fits = proved == unit.proved

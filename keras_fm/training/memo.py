@@ -1,23 +1,22 @@
-"""What one part of a model read, kept for the parts above it.
+"""Keeps the features that one part of a model computed for the parts above.
 
-Parts are released one after the other, from the records upwards, and each
-reads what those below make of all records. What a part read does not change any
-more, so the next goes on from there: one pass through the features, not one for
-each part.
+Parts are released one after the other, from the input upwards. Each needs the
+features of all records from the parts below. These features do not change any
+more, so the next part starts from them instead of computing them again.
 """
 
 import keras
 
 from keras_fm.core.record_alone import FeatureMap
 
-# Bytes that are kept at the most; of more records every part begins at them.
+# Largest number of bytes kept; with more, every part starts from the records.
 MOST = 2**29
 
 
 class Memo:
-    """The features of all records at one tensor of a model, in memory.
+    """Features of all records at one tensor of a model, in memory.
 
-    As secret as the records, and never saved.
+    They are as private as the records and are never saved.
 
     Attributes:
         batches: `None`, or list of `(features, ...)`.
@@ -27,12 +26,12 @@ class Memo:
         self.forget()
 
     def forget(self):
-        """Keeps nothing any more."""
+        """Deletes the features and keeps no more."""
         self._tensor, self.batches, self._maps = None, None, {}
 
     def map_to(self, tensor):
-        """Function from the features to those at a tensor; `None` if there
-        are none, or the tensor is of something beside them."""
+        """Function from the features to those at a tensor. `None` without
+        features, or if the tensor depends on other inputs, too."""
         if self._tensor is None:
             return None
         if id(tensor) not in self._maps:
@@ -48,11 +47,11 @@ class Memo:
             return None
 
     def keeping(self, tensor, batches):
-        """Batches as they are read, kept if they are read to the end and are
-        no more than `MOST`.
+        """Yields batches, and keeps them if all are used and they have at most
+        `MOST` bytes.
 
         Args:
-            tensor: whose features they are.
+            tensor: the tensor whose features they are.
             batches: `(features, ...)`.
         """
         if tensor is self._tensor:

@@ -1,4 +1,4 @@
-"""What a model must look like before private records may be read for it."""
+"""Checks of a model, before any private record is used."""
 
 import collections
 
@@ -11,7 +11,7 @@ from keras_fm.kernel.ledger.ledger import Ledger
 from keras_fm.public.normalization_layer import NormalizationLayer
 from keras_fm.training import public_constants
 
-# Of refusals of a network of which more is to learn than its output layer.
+# Advice in refusals, for a network in which more than the output layer trains.
 _TRAIN_ALL = (
     "To train all layers with privacy, write `private = "
     "keras_fm.make_private(model)`, and compile and fit `private` with this "
@@ -23,7 +23,7 @@ def check_built(model):
     """Refuses a model whose layers are not connected yet.
 
     Raises:
-        ValueError: saying how to build it.
+        ValueError: the message shows how to build it.
     """
     if not model.built:
         raise ValueError(
@@ -34,7 +34,7 @@ def check_built(model):
 
 
 def check_start(model, top, guarantee):
-    """Refuses weights and optimizer state of an unprotected fit."""
+    """Refuses weights and optimizer state from a fit without privacy."""
     known = top is not None and top.is_released
     optimizer = getattr(model, "optimizer", None)
     if not known and optimizer is not None and optimizer.built:
@@ -56,11 +56,11 @@ def check_start(model, top, guarantee):
 def check_one_process(model):
     """Refuses to draw noise in each of several processes.
 
-    They would read different records, or draw twice for the same ones, and
-    train on different objectives. Several devices of one process are fine.
+    They would use different records, or draw twice for the same ones, and
+    train on different objectives. Several devices in one process are fine.
 
     Raises:
-        ValueError: saying how several processes share one release.
+        ValueError: the message shows how several processes share one release.
     """
     count = replicas.processes(model)
     if count > 1:
@@ -75,10 +75,10 @@ def check_one_process(model):
 
 
 def check_functional(model):
-    """Refuses a model whose graph is not known, or has several ends.
+    """Refuses a model whose graph is unknown or has several outputs.
 
     Raises:
-        ValueError: saying how to build it.
+        ValueError: the message shows how to build it.
     """
     check_built(model)
     inputs = getattr(model, "inputs", None)
@@ -100,20 +100,20 @@ def check_functional(model):
 
 
 def place_of_parts(model):
-    """Where the parts of a model are.
+    """Finds the private parts of a model.
 
-    A model may be a part itself, over layers below; a view that pre-trains is
-    planned by the model that encodes, with the shares that it has in the
-    model that it is a part of; any other model may end with a part.
+    A model may be a part itself, on top of layers below. For a model that only
+    pre-trains a part, the plan uses the encoding model, with the shares of the
+    whole model. Any other model may end with a part.
 
     Returns:
-        tuple `(below, top, (parts, tops))`: the model that records go
-        through, the part on top of it or `None`, and parts and tops (one or
-        none) of the whole model.
+        tuple `(below, top, (parts, tops))`: the model that processes the
+        records, the part on top of it or `None`, and the parts and tops (one
+        or none) of the whole model.
 
     Raises:
-        ValueError: if the model is not built, not functional or sequential,
-            or holds no part that could be released.
+        ValueError: if the model is not built, is neither functional nor
+            sequential, or has no part that can be released.
     """
     if isinstance(model, PrivatePart):
         below = model.feature_model
@@ -137,24 +137,23 @@ def place_of_parts(model):
 
 
 def output_part(model):
-    """The private part that gives a model's output, or `None`."""
+    """The private part at a model's output, or `None`."""
     layer = model.outputs[0]._keras_history[0]
     trains = isinstance(layer, PrivatePart) and layer.trains_on_release
     return layer if trains and hasattr(layer, "release_names") else None
 
 
 def head_inputs(model):
-    """The symbolic tensor that the layer of a model's output reads."""
+    """The symbolic input of the layer at a model's output."""
     layer, node, _ = model.outputs[0]._keras_history
     return layer._inbound_nodes[node].input_tensors[0]
 
 
 def parts_below(model, top):
-    """The model's parts that are released before its top, from the input
-    upwards.
+    """The parts that are released before the top, from the input upwards.
 
     Raises:
-        ValueError: if the model is not built, or one is inside a nested
+        ValueError: if the model is not built, or a part is inside a nested
             model.
     """
     check_built(model)
@@ -169,7 +168,7 @@ def parts_below(model, top):
                 f"{type(part).__name__} '{part.name}' must be in the model "
                 "itself, called once, and not inside a nested one."
             )
-    # `layers` of a functional model are ordered from the inputs upwards.
+    # A functional model orders its `layers` from the inputs upwards.
     return [layer for layer in model.layers if layer in found]
 
 
@@ -177,8 +176,8 @@ def check_parts(model, planned):
     """Refuses private parts that a proof of the plan does not cover.
 
     Args:
-        model: the model that is fitted.
-        planned: its parts that the plan releases.
+        model: the model that is trained.
+        planned: the parts that the plan releases.
 
     Raises:
         ValueError: naming the part and the way out.
@@ -219,14 +218,14 @@ def check_not_perturbed(parts):
 
 
 def released_parts(model):
-    """All parts of a model, however deep, whose weights are of a release."""
+    """All parts of a model, at any depth, whose weights come from a release."""
     return [part for part in parts_of(model) if part.is_released]
 
 
 def ledger_besides(ledger, ledger_json):
-    """The ledger of a release, or `None` if its entries are in `ledger`."""
+    """The ledger of a release, or `None` if `ledger` has its entries."""
     other = Ledger.from_json(ledger_json)
-    # Two ledgers of one second may hold equal entries.
+    # Two ledgers from the same second may have equal entries.
     if other.id == ledger.id:
         known = ledger.entries
         if all(entry in known for entry in other.entries):
@@ -235,7 +234,7 @@ def ledger_besides(ledger, ledger_json):
 
 
 def _texts_of(model):
-    """Ledgers that parts of a model carry, of releases and of claims."""
+    """The ledgers of releases and of claims that parts of a model carry."""
     for part in parts_of(getattr(model, "part_of", None) or model):
         if part.is_released:
             yield part.ledger_json
@@ -243,8 +242,8 @@ def _texts_of(model):
 
 
 def ledgers_of(model, ledger):
-    """The ledgers that say what a model cost: that of its callback, if it was
-    charged or there is no other, and those of other releases in the model."""
+    """All ledgers that were charged for a model: that of its callback (if it
+    was charged or there is no other), and those of other releases in it."""
     others = {}
     for text in _texts_of(model) if model is not None else ():
         other = ledger_besides(ledger, text)
@@ -255,10 +254,10 @@ def ledgers_of(model, ledger):
 
 
 def epsilon_of(model, ledger, delta):
-    """The proven epsilon of what a model was released under, at `delta`.
+    """The proven epsilon of all releases of a model, at `delta`.
 
     Raises:
-        ValueError: if that are several ledgers, or `delta` is out of range.
+        ValueError: if there are several ledgers, or `delta` is out of range.
     """
     ledgers = ledgers_of(model, ledger)
     if len(ledgers) > 1:
@@ -337,12 +336,12 @@ def _has_batch_state(layer):
     return isinstance(layer, NormalizationLayer) and layer.depends_on_data
 
 
-# More layers than these are not named one by one.
+# If there are more layers, they are not named one by one.
 _NAMED = 8
 
 
 def public_facts(model, head):
-    """What the proof takes as public, for the ledger."""
+    """The facts that the proof assumes to be public, for the ledger."""
     facts, frozen = [], []
     layers = layers_below(model, head)
     constants = public_constants.facts(layers)
@@ -355,7 +354,7 @@ def public_facts(model, head):
         elif id(layer) in constants:
             facts.append(constants[id(layer)])
         elif layer._trainable_variables or layer._non_trainable_variables:
-            # Its own, not those of layers in it.
+            # Its own weights, not those of layers in it.
             frozen.append(layer)
     facts += _facts_of_layers("frozen weights of", frozen)
     statistics = [v for v in frozen if isinstance(v, batch_statistics.KINDS)]
@@ -373,7 +372,7 @@ def public_facts(model, head):
 
 
 def _facts_of_layers(what, layers):
-    """A fact for each of a few layers, or one for many."""
+    """One fact for each layer if they are few, else one for all."""
     what = f"public by declaration: {what}"
     if len(layers) <= _NAMED:
         return [f"{what} layer '{v.name}' ({type(v).__name__})" for v in layers]

@@ -14,7 +14,7 @@ from keras_fm.kernel.ledger.ledger_text import shown_unit
 from keras_fm.kernel.ledger.statement import promised
 from keras_fm.training import model_check, released_views
 
-# Letters of a line of text.
+# Characters in a line of text.
 _WIDTH = 78
 
 _RECORDS = (
@@ -32,42 +32,42 @@ _LOSS = (
 
 
 class PrivacyTensorBoard(keras.callbacks.Callback):
-    """Shows in TensorBoard what a fit spent, released and learned.
+    """Shows the budget, the releases and the training of a fit in TensorBoard.
 
-    * `privacy/budget` (text): spent and left, and what that promises in a
-      sentence; `privacy/statement`, `privacy/settings`, `privacy/ledger`;
-      the same facts as
-      hyper-parameters;
+    * `privacy/budget` (text): budget spent and left, and one sentence on the
+      guarantee. `privacy/statement`, `privacy/settings`, `privacy/ledger`.
+      The same facts as hyper-parameters.
     * `release/table` (text) and `release/signal over noise` (image): how much
-      of each release is signal;
-    * `release/NAME/spectrum` (image): released eigenvalues beside the noise's
-      edge, hence how many directions are signal; `release/NAME/...`
-      (histograms): its coefficients;
-    * `released/loss` (a function of the releases) and `released/gap of NAME`,
-      how far an output layer is above its minimum; neither while it rests
-      there;
-    * of noisy steps how many were taken of those paid for, epsilon if the
-      stop had been fixed beforehand, and the expected length of the noise
-      beside that of the noisy mean gradient (the mean over an epoch);
-    * `validation/...`, and under `private_records/...`, marked as such,
-      whatever a published or non-private fit logs about its training records;
-    * `weights/...` (histograms) when training ends;
+      of each release is signal.
+    * `release/NAME/spectrum` (image): released eigenvalues, and the largest
+      one that noise alone may have. Those above it are signal.
+      `release/NAME/...` (histograms): the released coefficients.
+    * `released/loss`, computed from the releases alone, and
+      `released/gap of NAME`: how far an output layer is above the minimum of
+      its objective. Neither is written while all are at their minimum.
+    * For noisy steps: steps taken and paid for, the epsilon if this stop had
+      been fixed beforehand, the expected length of the noise, and the length
+      of the noisy mean gradient (the mean over an epoch).
+    * `validation/...`; and `private_records/...`, which is not private: the
+      logs of a published or non-private fit about its training records.
+    * `weights/...` (histograms) when training ends.
     * `pictures/...`: kernels of convolutional layers, released relevance.
 
-    All that is written follows from releases, public numbers and
-    validation data, but for what stands under `private_records`. Noise by
-    itself and exact statistics are never written.
+    Everything except `private_records` follows from releases, public numbers
+    and validation data. The noise itself and exact statistics are never
+    written.
 
     Args:
-        private: the `keras_fm.callbacks.PrivateModel` of the same fit, placed
-            before this callback.
+        private: the `keras_fm.callbacks.PrivateModel` of the same fit. It must
+            come before this callback.
         log_dir: TensorBoard folder.
         most_kernels: int, largest number of kernels in a picture.
-        hparams: whether hyper-parameters are written; a folder has them once.
+        hparams: whether to write hyper-parameters; a folder can have them only
+            once.
 
     Raises:
         ImportError: without the package `tensorboard`, which writes the files.
-        ValueError: if `private` is no `PrivateModel`.
+        ValueError: if `private` is not a `PrivateModel`.
 
     Example:
 
@@ -107,7 +107,7 @@ class PrivacyTensorBoard(keras.callbacks.Callback):
         rests = self._gaps()
         for name, value in (logs or {}).items():
             tag, description = self._place(name)
-            # What was charged is a word and no curve.
+            # `charged` is text, not a curve.
             if name == "charged" or rests and tag == "released/loss":
                 continue
             self._scalar(tag, value, description)
@@ -118,11 +118,11 @@ class PrivacyTensorBoard(keras.callbacks.Callback):
         self._file.text("privacy/budget", spent)
         self._text("privacy/statement", self.private.report())
         for number, ledger in enumerate(self._ledgers(), start=1):
-            # For `keras-fm report`, which composes it anew.
+            # For `keras-fm report`, which composes epsilon from it again.
             text = textwrap.indent(ledger.to_json(), "    ")
             self._file.text(f"privacy/ledger {number}", text)
         self._views()
-        # The next model of a process has another name.
+        # A second model in one process gets another name.
         model = f"{self.model.name}/"
         for weight in self.model.weights:
             self._file.histogram(
@@ -159,7 +159,7 @@ class PrivacyTensorBoard(keras.callbacks.Callback):
                 )
 
     def _steps(self):
-        """Numbers of noisy steps, against steps and not epochs."""
+        """Writes the numbers of noisy steps, by step instead of epoch."""
         taken, numbers = getattr(self.model, "step_numbers", lambda: (0, {}))()
         epoch, self._file.step = self._file.step, taken
         for tag, value in numbers.items():
@@ -167,8 +167,8 @@ class PrivacyTensorBoard(keras.callbacks.Callback):
         self._file.step = epoch
 
     def _gaps(self):
-        """Whether all output layers rest at their released minimum: curves
-        would be flat."""
+        """Writes the gaps. Returns whether all output layers are at their
+        released minimum, where curves would be flat."""
         gaps = {
             layer.name: float(ops.convert_to_numpy(layer.released_gap()))
             for layer in self._heads()
@@ -216,7 +216,7 @@ class PrivacyTensorBoard(keras.callbacks.Callback):
     # Words ---------------------------------------------------------------
 
     def _text(self, tag, text):
-        """Words as they stand; a card is narrower than their longest line."""
+        """Writes text, with long lines wrapped to the width of a card."""
         lines = []
         for line in text.splitlines():
             indent = " " * (len(line) - len(line.lstrip()) + 12)
@@ -226,7 +226,7 @@ class PrivacyTensorBoard(keras.callbacks.Callback):
         self._file.text(tag, "\n".join(f"    {line}" for line in lines))
 
     def _ledgers(self):
-        """Those that say what the model cost."""
+        """All ledgers that were charged for the model."""
         return model_check.ledgers_of(self.model, self.private.ledger)
 
     def _hparams(self):
@@ -268,7 +268,7 @@ class PrivacyTensorBoard(keras.callbacks.Callback):
     # Pictures ------------------------------------------------------------
 
     def _pictures(self):
-        """What private parts draw of what they released."""
+        """Writes pictures that private parts draw of their releases."""
         found = {}
         whole = getattr(self.model, "part_of", None) or self.model
         for part in reversed(parts_of(whole)):
@@ -279,13 +279,13 @@ class PrivacyTensorBoard(keras.callbacks.Callback):
             self._png(f"pictures/{name}", buffer.getvalue())
 
     def _kernels(self):
-        """Kernels of convolutions, each brought to [0, 1] on its own."""
+        """Writes kernels of convolutions, each scaled to [0, 1] on its own."""
         for layer in self.model._flatten_layers(include_self=False):
             kernel = getattr(layer, "kernel", None)
             if kernel is None or len(kernel.shape) != 4:
                 continue
             values = np.float32(ops.convert_to_numpy(kernel))
-            # Filters first; colours if there are three, else their mean.
+            # Filters first; three channels are colours, others are averaged.
             values = np.moveaxis(values, -1, 0)[: self.most_kernels]
             if values.shape[-1] != 3:
                 values = values.mean(axis=-1, keepdims=True)
@@ -313,7 +313,7 @@ def _mosaic(pictures, columns=None):
 
 
 def _spent(ledger):
-    """Spent and left as Markdown, and what that promises."""
+    """Budget spent and left as Markdown, and the guarantee in words."""
     delta, spent = ledger.budget.delta, ledger.epsilon()
     rows = [("budget", ledger.budget.epsilon), ("spent, proven", spent)]
     if math.isfinite(spent):

@@ -33,67 +33,68 @@ from keras_fm.training.published_plan import PublishedPlan
 
 
 class PrivateModel(keras.callbacks.Callback):
-    """Makes `fit` private: fixes the noise once, before the first step.
+    """Trains a model of private layers with differential privacy in `fit`.
 
-    `guarantee=Proven()` (default): the records are read once, when training
-    begins, as the perturbed coefficients of the output layer's Taylor
-    cross-entropy. After that every step minimises the released objective and
-    sees zeros in the place of records: the same fit gives the same weights
-    with other data. `loss` in the logs is the released objective, and beside
-    metrics of `validation_data` it is all that is logged, whatever was
-    compiled and wherever this callback stands in the list. Later fits on the
-    same model reuse the release and cost nothing.
+    `guarantee=Proven()` (default): the records are used once, when training
+    begins. The coefficients of the output layer's Taylor cross-entropy are
+    *released*, that is, published with noise. After that every step minimises
+    the released objective and gets zeros instead of records, so the same fit
+    with other data gives the same weights. The logs hold `loss`, which is the
+    released objective, and metrics of `validation_data`, nothing else. That
+    does not depend on `compile` or on the order of callbacks. Later fits on
+    the same model reuse the release and cost nothing.
 
-    Every private part of a model says what it releases: a `PrivateEncoder`
-    (dPA), a `ChebyshevCRBM` (pCDBN) and a `DPPCA` before the output layer,
-    from the input upwards; a `RelevanceScaling` (AdLM) a first model and the
-    relevance of its features; an output layer with `rounds` is read R times.
-    `plan(model)` prints it before anything is read or spent, and refuses what
-    `fit` would refuse.
+    Each private layer has its own releases. Those of a `PrivateEncoder` (dPA),
+    a `ChebyshevCRBM` (pCDBN) and a `DPPCA` come before the output layer, from
+    the input upwards. A `RelevanceScaling` (AdLM) releases a first model and
+    the relevance of its features. An output layer with `rounds` uses the
+    records R times. `plan(model)` lists all releases before any record is used
+    or budget spent, and refuses the models that `fit` would refuse.
 
-    A `make_private` model, a `GradientNet` and a `DPMAC` read records at every
-    step instead, each step a noisy sum over a sample that their `fit` draws:
-    they need no `data`, and all steps are charged before the first. A
-    `FunctionalNet` is read once for each of its rounds when training begins.
+    A `make_private` model, a `GradientNet` and a `DPMAC` use records at every
+    step instead. Each step takes a noisy sum over a sample that `fit` draws.
+    They need no `data`, and all steps are charged before the first. A
+    `FunctionalNet` uses the records once in each of its rounds, when training
+    begins.
 
     `guarantee=Published(lot=...)`: the papers' algorithms as printed. The
-    ledger says *claimed*; the proven epsilon is infinite.
+    ledger marks their epsilon as *claimed*; the proven epsilon is infinite.
 
     Args:
-        epsilon: number in (0, 1e6]; or a `PrivacyBudget`, or a `Ledger` that
-            is continued (its budget, neighbours and unit then hold).
-        delta: number in [0, 1), far below one over the number of records;
-            `0` is pure. Needed beside a number, and only there.
+        epsilon: number in (0, 1e6]; or a `PrivacyBudget`; or a `Ledger` to
+            continue, whose budget, neighbours and unit then apply.
+        delta: number in [0, 1), far below one over the number of records; `0`
+            is pure. Needed if `epsilon` is a number, and only then.
         data: the private records `(x, y)`: arrays, a `tf.data.Dataset`, a
             `keras.utils.PyDataset`, a `DataLoader` of PyTorch, or a function
-            returning an iterator of batches; or x alone for a model without
-            labels. x is one array, or a list or dict of them as the model
-            takes them.
+            that returns an iterator of batches. Pass x alone for a model
+            without labels. x is one array, or a list or dict of arrays as the
+            model takes them.
         guarantee: `Proven(...)`, `Published(lot=...)`, or `"proven"` for
             `Proven()`.
-        ledger: `None`, or the path of a file that the ledger lives in
-            (`keras_fm.Ledger.open`): begun if there is none, else continued,
-            by this process and any other. A run that is killed then cannot
-            be repeated on a budget that it spent. An existing file must be
-            of the same budget, neighbours and unit.
+        ledger: `None`, or the path of a file for the ledger, the record of
+            all releases (`keras_fm.Ledger.open`). The file is created, or
+            continued if it exists; several processes may share it. A run
+            that is killed has then still spent its budget. An existing file
+            must have the same budget, neighbours and unit.
         notes: further public facts for the report.
         reproducible_noise: `None`, or an int seed. A seeded run is labelled
             "not private".
 
     Attributes:
-        new_release: set it to `True` to have the next fit draw (and be
-            charged) again although the model carries a release; see
+        new_release: set it to `True` and the next fit draws a new release,
+            and is charged, although the model has one already; see
             `Proven(releases=...)`.
         release: the last `Release` of the output layer, or `None`.
         releases: dict of the last fit's releases by layer name.
 
     Raises:
-        ValueError: on arguments outside their range (at once), or what does
-            not belong together or no statement could cover (before anything
-            is read or spent).
-        OSError: if the file of the ledger cannot be written; no noise was
+        ValueError: at once if an argument is outside its range. In `fit`,
+            before any record is used or budget spent, if arguments do not fit
+            together or no statement could cover the fit.
+        OSError: if the file of the ledger cannot be written. No noise was
             drawn then.
-        BudgetExceededError: before anything is read.
+        BudgetExceededError: before any record is used.
 
     Example:
 
@@ -128,7 +129,7 @@ class PrivateModel(keras.callbacks.Callback):
                 "pass `data` as arrays."
             )
         self._ledger: Any = ledger_of_callback.opened(budget, promise, ledger)
-        # Whether nobody else knows the ledger.
+        # Whether only this callback uses the ledger.
         self._own = ledger is None and self._ledger is not budget
         self.data = data
         self.guarantee = promise
@@ -141,7 +142,7 @@ class PrivateModel(keras.callbacks.Callback):
         self._noise = mechanisms.NoiseSource(reproducible_noise)
 
     def __deepcopy__(self, memo):
-        """For another fit, as searches do: one ledger, noise of its own."""
+        """A copy for another fit, as in a search: same ledger, own noise."""
         return PrivateModel(
             self._ledger,
             data=self.data,
@@ -159,25 +160,25 @@ class PrivateModel(keras.callbacks.Callback):
 
     @property
     def relevance(self):
-        """`None`, or an array of the shape of one record at the scaled or
-        perturbed layer: the released relevance shares (mean 1) of a proven
-        model, the noisy average of a published one."""
+        """Relevance of features, or `None`: an array of the shape of one record
+        at the scaled or perturbed layer. For a proven model it holds released
+        relevance shares (mean 1), for a published one the noisy average."""
         found = (getattr(part, "relevance", None) for part in self._parts)
         return next((v for v in found if v is not None), None)
 
     def epsilon(self, delta=None):
-        """Proven epsilon at `delta` (`None`: the budget's) of what the model
-        was released under so far, composed from its ledger.
+        """Proven epsilon of all releases of the model so far, composed from
+        its ledger, at `delta` (`None`: the budget's).
 
         Raises:
-            ValueError: if `delta` is not in [0, 1), or the model was released
-                under several ledgers, see `report`.
+            ValueError: if `delta` is not in [0, 1), or if the model has
+                releases from several ledgers, see `report`.
         """
         return model_check.epsilon_of(self.model, self._ledger, delta)
 
     def report(self):
-        """The privacy statement of the ledger, and of others which the model
-        was released under."""
+        """The privacy statement, as text: of this ledger, and of any other
+        ledger with releases of the model."""
         ledgers = model_check.ledgers_of(self.model, self._ledger)
         texts = [ledger.statement() for ledger in ledgers]
         if len(ledgers) > 1 and self.guarantee.kind == "published":
@@ -192,23 +193,23 @@ class PrivateModel(keras.callbacks.Callback):
         return "\n\n".join([*texts, *([line] if line else [])])
 
     def save_statement(self, path):
-        """Writes the statement to a JSON file, with the digest of the weights
-        and all ledger entries: `keras-fm verify mine.keras statement.json`
-        checks on any machine that they belong together.
+        """Writes the statement to a JSON file, with a digest of the weights
+        and all ledger entries. On any machine `keras-fm verify mine.keras
+        statement.json` checks that model and statement belong together.
 
         Args:
-            path: a new file, or an earlier statement, which is replaced; not
+            path: a new file, or an earlier statement, which is replaced. Not
                 the file of the ledger.
 
         Raises:
-            ValueError: if the weights are not those that the private fit led
-                to, or the file holds something else.
+            ValueError: if the weights changed since the private fit, or if the
+                file holds something else.
             OSError: if it cannot be written.
         """
         saved_statement.save(path, self.model, self._ledger)
 
     def _claimed_epsilon(self):
-        """The sum of all claims that the model was trained under."""
+        """The sum of all claimed epsilons that the model was trained under."""
         ledgers = model_check.ledgers_of(self.model, self._ledger)
         return math.fsum(ledger.claimed_epsilon() for ledger in ledgers)
 
@@ -221,18 +222,18 @@ class PrivateModel(keras.callbacks.Callback):
         class_weight=None,
         participation=None,
     ):
-        """A table, in text, of what a fit of `model` would release, before
-        anything is read or spent.
+        """Lists the releases of a fit of `model` in a text table. Uses no
+        records and spends no budget.
 
         Args:
             model: the model.
-            batches, epochs, batch_size, class_weight, participation: of
-                models that read records at every step, what `fit` will be
-                given; or the number of records.
+            batches, epochs, batch_size, class_weight, participation: the
+                arguments of `fit`, for models that use records at every
+                step. The number of records will do for `batches`.
 
         Raises:
-            ValueError: whatever `fit` would refuse of the model.
-            BudgetExceededError: if the budget does not allow it.
+            ValueError: if `fit` would refuse the model.
+            BudgetExceededError: if the budget does not allow the fit.
         """
         self.set_model(model)
         if hasattr(model, "plan_private_fit"):
@@ -307,7 +308,7 @@ class PrivateModel(keras.callbacks.Callback):
         )
 
     def _check_before(self, plan):
-        """Refuses what a fit of the model would, whatever it is given."""
+        """Refuses models that every fit would refuse."""
         if isinstance(plan, PublishedPlan):
             if not plan.perturbed.is_perturbed:
                 plan.check()
@@ -322,16 +323,17 @@ class PrivateModel(keras.callbacks.Callback):
 
     # Keras' hooks --------------------------------------------------------
 
-    # What a fit looks for among its callbacks.
+    # Private models look for this attribute among the callbacks of a fit.
     makes_private = True
 
     @property
     def known_seed(self):
-        """`None`, or the seed of reproducible noise, which protects nobody."""
+        """`None`, or the seed of reproducible noise. Such noise protects no
+        record."""
         return self._seed
 
     def protect(self, owners):
-        """Makes owners the privacy unit, for a fit that is given their ids.
+        """Makes owners the privacy unit, for a fit with ids of owners.
 
         Raises:
             ValueError: if the ledger protects rows.
@@ -353,7 +355,7 @@ class PrivateModel(keras.callbacks.Callback):
         plan = self._make_plan(hidden)
         fit_contract.check(arguments, self, plan.data, plan.model)
         if self._first_epoch(arguments) >= self.params.get("epochs", 1):
-            # A backup of a fit that was cut off after its last epoch.
+            # A backup of a fit that was interrupted after its last epoch.
             return
         if isinstance(plan, PublishedPlan):
             drawn = self._begin_published(plan, arguments)
@@ -370,14 +372,14 @@ class PrivateModel(keras.callbacks.Callback):
     def on_train_end(self, logs=None):
         self._steps = None
         if self.params.get("verbose"):
-            # Unlike `sys.stdout.write` it bears a process without an output.
+            # Unlike `sys.stdout.write` it works in a process without output.
             print(self._summary())
 
     # Proven --------------------------------------------------------------
 
     def _begin_proven(self, plan, arguments):
-        """Releases if needed. Returns whether something was drawn."""
-        # The plan knows. After a refusal, later fits are free ones again.
+        """Releases if needed. Returns whether noise was drawn."""
+        # The plan has it. After a refusal, later fits cost nothing again.
         self.new_release = False
         self._check_before(plan)
         if plan.is_done and not plan.redo:
@@ -393,18 +395,18 @@ class PrivateModel(keras.callbacks.Callback):
         return True
 
     def _seal(self, plan):
-        """From now on no record enters a step, and none leaves it."""
+        """Keeps records out of all later steps and their logs."""
         if not plan.published:
             fresh = not sealed.is_sealed(self.model)
             sealed.seal(self.model, plan.sealed_parts)
             if fresh:
-                # What was traced before would see the records.
+                # A step traced before would use the records.
                 self.model.make_train_function(force=True)
             sealed.watch(self.model, plan.sealed_parts)
 
     def _below_of(self, data):
-        """`None`, or a plan of what a network all of whose layers learn
-        releases of layers below, before its steps."""
+        """`None`, or the plan of releases of lower layers that a network with
+        private steps makes before its first step."""
         below = getattr(self.model, "feature_model", None)
         parts = [] if below is None else model_check.parts_below(below, None)
         parts = [part for part in parts if not part.is_released]
@@ -430,7 +432,7 @@ class PrivateModel(keras.callbacks.Callback):
         )
 
     def _first_epoch(self, arguments):
-        """The epoch that the fit begins with; Keras prefers a backup's."""
+        """The first epoch of the fit; that of a backup comes first."""
         restored = getattr(self.model, "_initial_epoch", None)
         return restored or arguments.get("initial_epoch") or 0
 
@@ -457,8 +459,8 @@ class PrivateModel(keras.callbacks.Callback):
         )
 
     def _carry_out(self, plan):
-        """Pays and reads; what a delta is worth is said as soon as the number
-        of records is known, of a stream after it was read."""
+        """Charges the ledger and releases. Warns about delta as soon as the
+        number of records is known; for a stream that is afterwards."""
         known = plan.known_units
         budget_lib.warn_of_delta(self._ledger.budget.delta, known)
         plan.carry_out()

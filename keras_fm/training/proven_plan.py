@@ -1,4 +1,4 @@
-"""What a fit releases, in which order, and the one way it is carried out."""
+"""The releases of a proven fit, their order, and how they are carried out."""
 
 import contextlib
 import dataclasses
@@ -29,21 +29,21 @@ from keras_fm.per_example import balanced_classes
 from keras_fm.training import model_check, read_records
 from keras_fm.training.memo import Memo
 
-# Rows of a batch as it is read, and of one in which records have places: of few
-# rows, none is idle for long.
+# Rows of a batch from the data, and of a batch in which each record's row is
+# set by its values: a small one has few empty rows.
 READ_BATCH = 1024
 PLACES = 64
-# What is left to what is above the pre-trained layers, however many.
+# Least share of the budget for the parts above the pre-trained layers.
 LEAST_TOP_SHARE = 0.5
 
 
 class ProvenPlan:
     """The releases of one fit.
 
-    In order: every part of the model from the input upwards, then the part on
-    top: the output layer, or the model itself. Each part says what it asks of
-    the records (`planned_releases`), by which share, and what it learns; the
-    plan hands it records, features and facts.
+    The parts of the model are released from the input upwards, then the part
+    on top: the output layer, or the model itself. Each part defines its
+    releases (`planned_releases`), their shares of the budget, and what it
+    learns from them. The plan gives it records, features and facts.
 
     Args:
         model: a built model.
@@ -55,12 +55,12 @@ class ProvenPlan:
         notes: further public facts for the ledger.
 
     Attributes:
-        model: what the records go through: the model, or what is below one
-            that is a private part itself.
-        top: `None`, or the part that is released last; it knows the labels.
+        model: the model that processes the records. If the model is a private
+            part itself, the layers below it.
+        top: `None`, or the part that is released last and uses the labels.
 
     Raises:
-        ValueError: if the model is not one that a proof covers.
+        ValueError: if no proof covers the model.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class ProvenPlan:
         self.published = guarantee.kind == "published"
         self.releases = {}
         self._undo = []
-        # While the plan is carried out: features for the parts above.
+        # Features for the parts above, while the plan is carried out.
         self._kept = None
         self.extra_notes, self.redo = tuple(notes), redo
         self.parts = model_check.parts_below(self.model, self.top)
@@ -108,17 +108,17 @@ class ProvenPlan:
 
     @property
     def reach(self):
-        """How many other units' records one unit's data enters."""
+        """How many other units' records may depend on one unit's data."""
         return getattr(self._unit, "reach", 0)
 
     @property
     def privacy_unit(self):
-        """What objectives must know of the privacy unit."""
+        """Arguments of queries about the privacy unit."""
         return {"grouped": self.owners is not None, "reach": self.reach}
 
     @property
     def public_features(self):
-        """Whether labels alone are secret."""
+        """Whether only the labels are secret."""
         return self.ledger.neighbours is Neighbours.REPLACE_LABEL
 
     @property
@@ -133,7 +133,7 @@ class ProvenPlan:
 
     @property
     def lot(self):
-        """What published noise is divided by."""
+        """The number by which published noise is divided."""
         return self.guarantee.lot
 
     @functools.cached_property
@@ -145,7 +145,7 @@ class ProvenPlan:
 
     @property
     def _passes(self):
-        """What the passes over the records have in common."""
+        """Checks that every iteration over the data gives the same records."""
         data, made = self.__dict__.get("_counted", (None, None))
         if made is None or data is not self.data:
             # Arrays in memory do not change.
@@ -162,7 +162,7 @@ class ProvenPlan:
 
     @property
     def known_units(self):
-        """`units`, if they are public and known without a pass."""
+        """`units`, if public and known without iterating over the data."""
         if not self.n_public:
             return None
         if self.owners is not None:
@@ -170,7 +170,7 @@ class ProvenPlan:
         return self._passes.n or records.number(self.data)
 
     def samples(self, rounds):
-        """The samples of several reads, of any size: a `SamplingPlan`."""
+        """The samples of several rounds, of any size: a `SamplingPlan`."""
         kind = "full" if rounds.batch_size is None else "poisson"
         n = self.units
         size = sampling.expected_batch_size(n, kind, rounds.batch_size)
@@ -194,12 +194,12 @@ class ProvenPlan:
             )
 
     def check_reach(self, what):
-        """Refuses other units' records that one unit's data enters."""
+        """Refuses data in which other units' records depend on one unit."""
         if self.reach:
             raise ValueError(f"`reach` is not supported for {what}.")
 
     def check_rounds(self, rounds):
-        """Refuses what several reads of an output layer do not cover."""
+        """Refuses settings that `rounds` of an output layer do not cover."""
         self.check_delta(rounds)
         if not self.n_public:
             raise ValueError(
@@ -209,18 +209,18 @@ class ProvenPlan:
         self.check_reach(rounds)
 
     def check_labels(self, y, n):
-        """Refuses labels that the part on top has no output for."""
+        """Refuses labels without an output in the part on top."""
         if self.top is not None:
             self.top.check_labels(y, n)
 
     # Features ------------------------------------------------------------
 
     def features(self, tensor):
-        """Function from a batch of records to a tensor of the model, of each
-        record alone.
+        """Function from a batch of records to a tensor of the model, in which
+        each row depends on its own record alone.
 
-        One compiled map for every read: what layers learn in between are
-        variables.
+        It is compiled once: layers that learn in between change variables
+        only.
         """
         known = self.__dict__.setdefault("_maps", {})
         if id(tensor) not in known:
@@ -245,7 +245,7 @@ class ProvenPlan:
         return known[id(tensor)]
 
     def tensor_of(self, part):
-        """The symbolic tensor that a part of the model reads."""
+        """The symbolic input of a part of the model."""
         if part is self.top and part in self.model.layers:
             return model_check.head_inputs(self.model)
         found = model_graph.layer_inputs(self.model, part.name)
@@ -265,21 +265,21 @@ class ProvenPlan:
 
     @property
     def labelled_data(self):
-        """Whether the records have labels that are read."""
+        """Whether the records have labels that a release uses."""
         if self.top is None:
             return False
         if getattr(self.top, "needs_labels", True):
             return True
-        # Records alone are the targets too.
+        # Without labels the records are the targets, too.
         data = getattr(self.data, "element_spec", self.data)
         if isinstance(data, tuple | list):
             return len(data) > 1
         return callable(data) or hasattr(data, "num_batches")
 
     def placed(self):
-        """Batches of one shape, `(x, y, rows[, owners])`: `rows` are those in
-        which records are. The row of a record depends on that record alone,
-        but with owners, whose records come together."""
+        """Batches of one shape, `(x, y, rows[, owners])`. The records are in
+        `rows`. A record's row depends on that record alone, except with
+        owners, whose records stay together."""
         if self.owners is None:
             yield from fixed_rows.placed(
                 self.checked(), PLACES, by_labels=not self.public_features
@@ -293,7 +293,7 @@ class ProvenPlan:
             yield x, y, np.arange(len(owners)), owners
 
     def checked(self):
-        """Batches `(x, y[, owners])` as they are read."""
+        """Batches `(x, y[, owners])` of the data, checked."""
         for x, y, *owners in self._passes.over(self._whole_pass()):
             yield model_inputs.checked(self.model, x), y, *owners
 
@@ -306,13 +306,13 @@ class ProvenPlan:
         )
 
     def read(self, tensor, keep=False):
-        """Batches `(features, y, rows[, owners])` of one shape, of a tensor of
-        the model.
+        """Batches `(features, y, rows[, owners])` of one shape, with features
+        at a tensor of the model.
 
         Args:
-            tensor: of the model.
-            keep: whether parts above the tensor may go on from what is read
-                here. No weight below it may change then before they have.
+            tensor: a tensor of the model.
+            keep: whether parts above the tensor may start from these
+                features. No weight below may then change before they did.
         """
         kept = self._kept
         onwards = kept and kept.map_to(tensor)
@@ -321,8 +321,8 @@ class ProvenPlan:
         else:
             onwards, batches = self.features(tensor), self.placed()
         found = ((onwards(x), *more) for x, *more in batches)
-        # Records are there already; arrays are in memory, so may be what is
-        # made of them.
+        # Keep features only if they take work. Arrays are in memory already,
+        # so their features may be, too.
         if (
             keep
             and kept
@@ -333,19 +333,19 @@ class ProvenPlan:
         yield from found
 
     def unlabelled(self, part):
-        """Batches `(inputs, rows[, owners])` of one shape, of a layer that
-        learns without labels; `rows` are those in which records are."""
+        """Batches `(inputs, rows[, owners])` of one shape, for a layer that
+        learns without labels. The records are in `rows`."""
         tensor = self.single_tensor_of(part)
         for x, y, rows, *owners in self.read(tensor, keep=True):
-            # A wrong label is an error before the first charge, not after the
+            # A wrong label must fail before the first charge, not after the
             # layers below were paid for.
             self.check_labels(None if y is None else y[rows], len(rows))
             yield x, rows, *owners
 
     def in_pieces(self, part):
-        """Function from `pieces(inputs, chunks=)`, which makes something of
-        each record of a part's inputs, whichever others are there, a few
-        records at a time, to `(piece[, owners])`."""
+        """Function from `pieces(inputs, chunks=)` to `(piece[, owners])`.
+        `pieces` computes something for each record of a part's inputs by
+        itself, a few records at a time."""
 
         def read(pieces):
             for inputs, *owners in _together(self.unlabelled(part)):
@@ -359,15 +359,15 @@ class ProvenPlan:
         return read
 
     def labelled(self, part):
-        """`(features, labels[, owners])` of an output layer, its constant
-        entry included."""
+        """`(features, labels[, owners])` for an output layer, with the
+        constant entry."""
         tensor = self.single_tensor_of(part)
         for x, y, rows, *owners in self.read(tensor):
             yield part.augment(x[rows]), y[rows], *owners
 
     def counts_of_classes(self, outputs, learn):
-        """The release of how often each class occurs; `learn` is given the
-        weights that follow, a tuple."""
+        """The planned release of the counts of classes. `learn` gets the
+        resulting weights, a tuple."""
         classes = max(2, outputs)
 
         def read():
@@ -383,8 +383,8 @@ class ProvenPlan:
         )
 
     def from_above(self, part, function):
-        """`(found, rows[, owners])`: `function` of the model from the inputs
-        of a part upwards, and of records there."""
+        """Yields `(found, rows[, owners])`. `function` gets the model above
+        the inputs of a part, and the records at these inputs."""
         tensor = self.tensor_of(part)
         above = keras.Model(tensor, self.model.outputs[0])
         for x, _, rows, *owners in self.read(tensor):
@@ -396,11 +396,11 @@ class ProvenPlan:
             yield found, rows, *owners
 
     def descend(self, descent, planned, *, entry, **arguments):
-        """The reads of an output layer with `rounds`, a `Release`.
+        """Carries out the `rounds` of an output layer; returns a `Release`.
 
         Args:
-            descent: function from the reads, the expected number of records
-                of one and the noise's standard deviation to weights.
+            descent: function from the rounds, the expected number of records
+                in one, and the noise's standard deviation, to weights.
         """
         query = planned.query
         mechanism = arguments["mechanism"]
@@ -423,7 +423,7 @@ class ProvenPlan:
         return reads.finish(weights)
 
     def minimise(self, planned, *, entry, notes, **arguments):
-        """The weights that a `PerturbedLossQuery` asks for, a `Release`."""
+        """The `Release` of a `PerturbedLossQuery`: its weights."""
         query, ledger = planned.query, arguments["ledger"]
         release_lib.checked_entry(query, notes=notes, **arguments)
         records = query.records(planned.read(), planned.clip)
@@ -435,7 +435,7 @@ class ProvenPlan:
         )
 
     def release_of(self, planned, statistics):
-        """A `Release` of statistics that carry claimed noise."""
+        """A `Release` of statistics with claimed noise."""
         return RELEASES[type(planned.query)](
             statistics=statistics,
             query=planned.query,
@@ -447,7 +447,7 @@ class ProvenPlan:
     # What is learned -----------------------------------------------------
 
     def keep(self, part, release):
-        """Keeps the release of a part; of a layer below, marks it."""
+        """Keeps the release of a part, and marks a layer below as released."""
         self.releases[part.name] = release
         if part is not self.top:
             part.mark_released(self.ledger.to_json())
@@ -457,22 +457,22 @@ class ProvenPlan:
         self.keep(self.top, release)
 
     def on_failure(self, undo):
-        """Has `undo` called if a release fails midway."""
+        """Registers `undo`, called if a release fails midway."""
         self._undo.append(undo)
 
     @contextlib.contextmanager
     def keeping_features(self):
-        """What a part reads in here is kept for the parts above it."""
+        """Context in which a part's features are kept for the parts above."""
         self._kept = Memo()
         try:
             yield
         finally:
-            # An error's traceback may hold it for longer.
+            # The traceback of an error may keep the object alive.
             self._kept.forget()
             self._kept = None
 
     def undo(self):
-        """Undoes what failed midway."""
+        """Undoes a release that failed midway."""
         for undo in self._undo:
             undo()
 
@@ -480,8 +480,8 @@ class ProvenPlan:
 
     @functools.cached_property
     def _planned(self):
-        # Not before they are needed: some count the records, and a fit that
-        # goes on with its release reads none.
+        # Planned when first needed: some plans count the records, and a fit
+        # that reuses its release must use none.
         return [
             (part, part.planned_releases(self))
             for part in (*self.parts, *self._tops)
@@ -526,12 +526,12 @@ class ProvenPlan:
         return [*shares, *(left * share for share in top.split_share())]
 
     def share(self, name):
-        """The share of the budget of a release."""
+        """The share of the budget for a release."""
         return self.shares[name]
 
     def one_release(self, name):
-        """Standard deviation of the noise, over what one record may add, if
-        the share of a release were spent on one Gaussian."""
+        """The noise multiplier (standard deviation over sensitivity) if the
+        share of a release were spent on one Gaussian release."""
         multiplier = calibration.gaussian_share(
             self.ledger.budget, self.shares[name]
         )
@@ -589,7 +589,7 @@ class ProvenPlan:
         )
 
     def other_mechanisms(self):
-        """Those of all releases beside sampled ones, drawn or to be drawn."""
+        """The mechanisms of all releases that do not sample, drawn or not."""
         return [
             self.mechanism(planned)
             for _, releases in self._planned
@@ -598,8 +598,8 @@ class ProvenPlan:
         ]
 
     def _noise_multiplier(self, planned):
-        """What the releases beside a sampled one leave to it."""
-        # All planned releases together, of which this is one.
+        """Noise multiplier of a sampled release, given all the others."""
+        # The plan may be carried out several times: all samples together.
         samples = dataclasses.replace(
             planned.samples, steps=planned.samples.steps * self.times
         )
@@ -611,7 +611,7 @@ class ProvenPlan:
         )
 
     def _left_over(self):
-        """What others may spend, as one mechanism."""
+        """The budget that other plans may spend, as one mechanism."""
         if self.spends == 1:
             return []
         multiplier = calibration.gaussian_share(
@@ -624,7 +624,7 @@ class ProvenPlan:
         ]
 
     def entries(self):
-        """The ledger entries of the plan, nothing read."""
+        """The ledger entries of the plan. Uses no records."""
         return [
             self._entry(planned, self.mechanism(planned))
             for planned in self.to_release
@@ -657,8 +657,8 @@ class ProvenPlan:
 
     @functools.cached_property
     def how_computed(self):
-        """How features are computed, if not in batches: lines for plan and
-        statement."""
+        """Lines for plan and statement on how features are computed, if not in
+        batches."""
         if any(self._read is given for given in self.model.inputs):
             return []
         features = self.features(self._read)
@@ -669,7 +669,7 @@ class ProvenPlan:
 
     @property
     def _read(self):
-        """The topmost tensor that is read."""
+        """The topmost tensor whose features a release uses."""
         tops = [t for t in self._tops if t in self.model.layers]
         return self.tensor_of(tops[0]) if tops else self.model.outputs[0]
 
@@ -677,17 +677,17 @@ class ProvenPlan:
 
     @full_precision.scope()
     def check(self):
-        """Refuses models no proof covers and budgets already spent."""
+        """Refuses models without a proof, and budgets already spent."""
         self.check_model()
         records.check(self.data)
         self.ledger.check(self.entries())
 
     def check_model(self, spends=True):
-        """Refuses models no proof covers; reads and spends nothing.
+        """Refuses models without a proof. Uses no records and no budget.
 
         Args:
-            spends: whether something will be charged: what was spent before,
-                in any layer, must then be in the same ledger.
+            spends: whether the ledger will be charged. Earlier releases of
+                all layers must then be in the same ledger.
         """
         model_check.check_parts(self.whole, (*self.parts, *self._tops))
         for part in (*self.parts, *self._tops) if self.public_features else ():
@@ -699,12 +699,12 @@ class ProvenPlan:
         model_check.check_not_perturbed((*self.parts, *claimed))
         model_check.check_proven(self.model, self.top)
         for part in model_check.released_parts(self.whole) if spends else ():
-            # A part that is released again, too: it may begin with what its
-            # first release led to, as an optimizer does.
+            # Also for a part that is released again: it may start from the
+            # result of its first release, as an optimizer does.
             self.check_known(part.name, part.ledger_json)
 
     def check_known(self, name, ledger_json):
-        """Refuses a ledger that is not part of this one."""
+        """Refuses a ledger whose entries are not in this one."""
         if model_check.ledger_besides(self.ledger, ledger_json) is not None:
             raise ValueError(
                 f"'{name}' was released by another PrivateModel, and this "
@@ -719,7 +719,7 @@ class ProvenPlan:
 
     @full_precision.scope()
     def carry_out(self):
-        """Reads the records and charges the ledger, once for each release."""
+        """Charges the ledger and uses the records, once for each release."""
         releases = self.to_release
         if len(releases) > 1:
             # Before the first charge.
@@ -732,12 +732,12 @@ class ProvenPlan:
             self.undo()
             raise
         for part in self.parts:
-            # The ledger of a part says what all of them cost.
+            # Each part saves the ledger with all releases.
             if part.is_released:
                 part.mark_released(self.ledger.to_json())
 
     def carry_out_one(self, planned):
-        """Charges the ledger for one release, reads, and lets it be learned."""
+        """Charges the ledger for one release, computes it, and learns it."""
         mechanism = self.mechanism(planned)
         if planned.prepare is not None:
             planned = planned.prepare(planned)
@@ -749,7 +749,7 @@ class ProvenPlan:
             "notes": self._notes(),
         }
         if planned.carry_out is None and device_sums.takes(planned.query):
-            # Before anything is read.
+            # Before any record is used.
             release_lib.checked_entry(planned.query, **given)
             partial = device_sums.summed(
                 planned.query, planned.read(), planned.clip
@@ -778,13 +778,13 @@ class ProvenPlan:
 
     @property
     def sealed_parts(self):
-        """Parts whose released objective is what a fit trains."""
+        """The parts whose released objective a fit trains."""
         return [part._carrier() for part in self._tops]
 
 
 def _is_work(extractor):
-    """Whether what is made of records takes longer than a copy of them: not
-    one layer that weighs nothing and gives as many numbers."""
+    """Whether features take longer to compute than to copy. A single layer
+    without weights and with as many outputs as inputs does not."""
     if extractor is None:
         return False
     _, *layers = extractor.layers
@@ -796,8 +796,8 @@ def _is_work(extractor):
 
 
 def _together(batches):
-    """The records of batches `(inputs, rows[, owners])`, more at a time: sums
-    of large statistics cost as much for few."""
+    """The records of batches `(inputs, rows[, owners])`, in larger batches:
+    summing large statistics costs as much for a few records."""
     waiting, count = [], 0
     for inputs, rows, *owners in batches:
         if owners:

@@ -1,11 +1,11 @@
-"""Whether lookups and normalisations were built from constants: what `adapt`
-learned is of data that no ledger knows."""
+"""Checks that lookups and normalisations were built from public constants.
+Values that `adapt` learned come from data that no ledger records."""
 
 import keras
 import numpy as np
 
-# Mean and variance of a `Normalization` that was never adapted, and of the
-# bodies trained on ImageNet that hold one, with either reading of the second.
+# Mean and variance of a `Normalization` that was never adapted, and of networks
+# pretrained on ImageNet that have one, with either meaning of the second.
 _PUBLISHED = (
     ((0.0,), (1.0,)),
     ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
@@ -21,13 +21,13 @@ _CONSTANTS = {
 
 
 def check(layers):
-    """Refuses layers that were adapted, or whose constants came later.
+    """Refuses layers that were adapted, or got their constants later.
 
     Args:
         layers: the layers of a model, flattened.
 
     Raises:
-        ValueError: naming the layer and what to write instead.
+        ValueError: the message names the layer and shows what to write.
     """
     for layer in _whole(layers):
         found = problem(layer)
@@ -41,10 +41,10 @@ def problem(layer):
     """Why the constants of a layer do not count as public, or `None`.
 
     Args:
-        layer: any layer; those that cannot be adapted have no problem.
+        layer: any layer. A layer without `adapt` has no problem.
 
     Returns:
-        `None`, or str: what it lacks, and what to write instead.
+        `None`, or str: what is missing, and what to write instead.
 
     Example:
 
@@ -59,7 +59,7 @@ def problem(layer):
     wanted = ", ".join(f"{name}=..." for name in names)
     config = layer.get_config() if names else {}
     given = names and all(config.get(name) is not None for name in names)
-    # Discretization writes what it learned beside how many it learned.
+    # Discretization saves learned boundaries together with their number.
     if given and config.get("num_bins") is None or _is_as_published(layer):
         return None
     named = " and ".join(f"`{name}`" for name in names) or "constants"
@@ -72,7 +72,7 @@ def problem(layer):
 
 
 def _constants(layer):
-    """Names of the arguments that a layer could learn by `adapt` as well."""
+    """Names of the arguments that a layer could also learn by `adapt`."""
     for kind, names in _CONSTANTS.items():
         if isinstance(layer, kind):
             if layer.get_config().get("output_mode") == "tf_idf":
@@ -82,7 +82,7 @@ def _constants(layer):
 
 
 def facts(layers):
-    """What a statement repeats of the constants of layers, by their ids."""
+    """Facts about the constants of layers, for the statement, by layer id."""
     return {
         id(layer): "public by declaration: "
         f"{' and '.join(_constants(layer))} of layer '{layer.name}' "
@@ -93,14 +93,14 @@ def facts(layers):
 
 
 def _whole(layers):
-    """The layers that are not a lookup inside of another one."""
+    """The layers, without lookups that are inside another layer."""
     inner = {id(getattr(layer, "_lookup_layer", None)) for layer in layers}
     return [layer for layer in layers if id(layer) not in inner]
 
 
 def _is_as_published(layer):
-    """Whether a `Normalization` was never adapted, or holds what bodies that
-    were trained on ImageNet hold."""
+    """Whether a `Normalization` was never adapted, or has the constants of
+    networks pretrained on ImageNet."""
     if not isinstance(layer, keras.layers.Normalization) or not layer.built:
         return False
     if layer.get_config()["mean"] is not None:

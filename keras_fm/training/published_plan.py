@@ -1,4 +1,4 @@
-"""The papers' perturbations of a fit: claimed, never proven."""
+"""The noise that the papers add to a fit: claimed, never proven."""
 
 from keras_fm.core.private_part import parts_of
 from keras_fm.kernel import records
@@ -7,11 +7,11 @@ from keras_fm.training import model_check
 
 
 class PublishedPlan:
-    """AdLM's Algorithm 1, ILM, dPA and pCDBN, by what the model holds.
+    """AdLM's Algorithm 1, ILM, dPA or pCDBN, depending on the model's layers.
 
-    Every part says what is perturbed (`claims`), from the input upwards, the
-    output layer last. A view that pre-trains fixes the noise of its topmost
-    layer alone; the fit of the whole model then that of all others.
+    Every part defines its noise (`claims`), from the input upwards, the output
+    layer last. A model that pre-trains a part fixes the noise of its topmost
+    layer only. The fit of the whole model then fixes that of all others.
 
     Args:
         model: a built model.
@@ -21,7 +21,7 @@ class PublishedPlan:
         guarantee: a `Published`.
 
     Raises:
-        ValueError: if the model cannot be perturbed in this way.
+        ValueError: if the model has no published form.
     """
 
     def __init__(self, model, *, data, ledger, noise, guarantee):
@@ -70,12 +70,12 @@ class PublishedPlan:
         self.epsilons = dict(
             zip(names, (s * ledger.budget.epsilon for s in shares))
         )
-        # Of a view, its topmost layer; else what was not pre-trained before.
+        # For a model that pre-trains, its topmost layer; else all parts.
         self._own = parts if stack is None else [stack[-1]]
 
     @property
     def known_units(self):
-        """The number of records, if it is known without a pass."""
+        """The number of records, if known without iterating over the data."""
         return records.number(self.data)
 
     def _check(self, parts, whole):
@@ -96,12 +96,12 @@ class PublishedPlan:
 
     @property
     def neighbours(self):
-        """The relation that the papers' sensitivities are for."""
+        """The neighbouring relation of the papers' sensitivities."""
         return self.ledger.neighbours
 
     @property
     def orders(self):
-        """Which coefficients of the loss are perturbed."""
+        """The coefficients of the loss that get noise."""
         return self.guarantee.orders
 
     def settings(self, kind):
@@ -123,11 +123,11 @@ class PublishedPlan:
 
     @property
     def perturbed(self):
-        """The part that tells whether the noise was fixed."""
+        """The part that shows whether the noise was fixed."""
         return self._own[-1]
 
     def _open(self):
-        """Claims of parts that carry no noise yet, with their parts."""
+        """Parts without noise so far, with their claims."""
         return [
             (part, claim)
             for part, claims in self._claims
@@ -185,7 +185,7 @@ class PublishedPlan:
     def carry_out(self):
         """Charges the ledger and fixes all noise."""
         asked = self._open()
-        # A refused budget reads nothing.
+        # Before this, `check` refused budgets already spent.
         found = [c.read and c.read() for _, c in asked]
         entries = [self._entry(c, f) for (_, c), f in zip(asked, found)]
         self.ledger.charge(entries)
@@ -197,7 +197,7 @@ class PublishedPlan:
             claim.fix(scale, self._laplace, *read)
             part.claims_made.add([self.ledger.to_json()])
         for part, _ in self._claims:
-            # The ledger of a part says what all of them cost.
+            # Each part saves the ledger with all claims.
             if self.ledger in part.claims_made:
                 part.claims_made.add([self.ledger.to_json()])
 

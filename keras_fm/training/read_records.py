@@ -1,4 +1,4 @@
-"""Records that a fit reads more than once, or an owner's rows together."""
+"""Data that a fit uses more than once, and batches by owner."""
 
 import numpy as np
 
@@ -7,8 +7,8 @@ from keras_fm.kernel.reads import columns
 
 
 def check_begins_anew(data):
-    """Refuses a function that returns one iterator at every call, where
-    records are read more than once; reads nothing."""
+    """Refuses a function that returns the same iterator at every call: the fit
+    needs the records more than once. Uses no records."""
     if not columns.is_function(data):
         return
     found = data()
@@ -22,17 +22,17 @@ def check_begins_anew(data):
 
 
 def batches_by_owner(data, owners, batch_size=4096, labelled=True):
-    """Yields `(x, y, owners)` batches, all records of an owner in one.
+    """Yields `(x, y, owners)` batches with all records of an owner in one.
 
     Args:
         data: `(x, y)`, or x alone if not `labelled`; arrays.
         owners: `(n,)` ids of the records' owners.
-        batch_size: int, rows per batch, more if an owner has more.
+        batch_size: int, rows per batch; more if an owner has more.
         labelled: see `records.batches`.
 
     Raises:
-        ValueError: if `data` is not made of arrays, lengths differ, or ids
-            are missing.
+        ValueError: if `data` is not arrays, lengths differ, or ids are
+            missing.
     """
     if not labelled:
         data = records.without_tuple(data)

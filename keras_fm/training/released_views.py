@@ -1,4 +1,4 @@
-"""What releases show of themselves: tables and pictures for TensorBoard.
+"""Tables and pictures of releases for TensorBoard.
 
 Every function here takes releases and public numbers only.
 """
@@ -13,8 +13,8 @@ _SIZE = (4.8, 3.0)
 
 def signal_to_noise(release):
     """Standard deviation of the noise on a coordinate of a release, and the
-    root mean square of its vector, without the noise's share, over it; `None`
-    where there is no such vector."""
+    signal over it: the root mean square of the vector less the noise's share.
+    `None` if the release has no such vector."""
     vector = release.vector()
     if vector is None:
         return None
@@ -25,7 +25,7 @@ def signal_to_noise(release):
 
 def spectrum(release):
     """Eigenvalues of the released second moment, descending, and the edge
-    below which they may be noise alone; `None` of other releases."""
+    below which they may be noise alone; `None` for other releases."""
     if getattr(release.query, "public_features", False):
         return None
     if not hasattr(release, "noise_edge"):
@@ -37,7 +37,7 @@ def spectrum(release):
 
 
 def table(releases):
-    """Every release in a line of Markdown.
+    """A Markdown table with one line for each release.
 
     Args:
         releases: dict from names to releases.
@@ -68,7 +68,7 @@ def table(releases):
 
 
 def draw_ratios(releases):
-    """Signal over noise of each release, as PNG; `None` without any."""
+    """Signal over noise of each release, as PNG; `None` without releases."""
     found = {name: signal_to_noise(r) for name, r in releases.items()}
     found = {name: pair[1] for name, pair in found.items() if pair}
     if not found:
@@ -84,8 +84,8 @@ def draw_ratios(releases):
 
 
 def draw_spectrum(release):
-    """Eigenvalues beside the noise's edge, as PNG; `None` of releases that
-    have none."""
+    """Eigenvalues and the noise's edge, as PNG; `None` for releases without
+    eigenvalues."""
     seen = spectrum(release)
     if seen is None:
         return None

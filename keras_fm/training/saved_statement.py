@@ -1,7 +1,7 @@
-"""A privacy statement as a file that somebody else can check.
+"""A privacy statement as a file that anyone can check.
 
-It names the weights that it describes by their digest and holds every ledger
-entry, so that epsilon is composed anew and never believed.
+It identifies the weights by a digest and has every ledger entry. So a reader
+composes epsilon again and need not believe the file.
 """
 
 import json
@@ -19,8 +19,8 @@ def save(path, model, ledger):
     """Writes the statement of a model that was trained with privacy.
 
     Raises:
-        ValueError: if its weights are not what the private fit led to, or
-            the file is something else.
+        ValueError: if the weights changed since the private fit, or if the
+            file holds something else.
     """
     path = os.fspath(path)
     if os.path.exists(path):
@@ -37,7 +37,7 @@ def save(path, model, ledger):
     if hasattr(model, "check_weights"):
         model.check_weights()
     model_check.check_parts(model, ())
-    # What `save` writes to a file.
+    # The content that `save` writes to a file.
     steps = getattr(model, "makes_private_steps", False)
     plain = model.model if steps else model
     data = {
@@ -58,7 +58,7 @@ def save(path, model, ledger):
 
 
 def parsed(text):
-    """What the text of a statement holds, before any of it is believed."""
+    """Parses the text of a statement. Its content is not verified yet."""
     data = strict_json.parse(text)
     if data["format"] != _FORMAT:
         raise ValueError("unknown format")
