@@ -223,7 +223,7 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         tags.input_tags.allow_nan = self._takes_missing()
         return tags
 
-    # What is public of the columns ---------------------------------------
+    # Public facts about the columns --------------------------------------
 
     @property
     def _table(self):

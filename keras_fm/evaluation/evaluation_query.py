@@ -96,7 +96,7 @@ class EvaluationQuery(SumQuery):
         if "auc" in self.asked and self.classes != 2:
             checks.refuse("classes", self.classes, "2 where an AUC is asked")
 
-    # What is asked -------------------------------------------------------
+    # Requested metrics ---------------------------------------------------
 
     @property
     def asked(self):

@@ -297,10 +297,10 @@ def of_draws(
 def absolute_sum(law, right, wrong, confidence, *, records=0, level=0.95):
     """The interval of `sum_b |R_b - c_b N_b| / N` over bins, for the records.
 
-    Let D_b = (1 - c_b) R_b - c_b W_b, with noise Z_b on it. The sum of the
-    |D_b| is at most the noisy sum plus `sum s_b Z_b` for the true signs s; the
-    law of Z is symmetric, so the signs do not change it. The sum of the |D_b|
-    is at least the noisy sum less `sum |Z_b|`.
+    Let D_b = (1 - c_b) R_b - c_b W_b, with noise Z_b on it. `sum |D_b|` is at
+    most the noisy sum plus `sum s_b Z_b` for the true signs s. The law of Z is
+    symmetric, so the signs do not change it. `sum |D_b|` is at least the noisy
+    sum less `sum |Z_b|`.
 
     Args:
         law: a `NoiseLaw`.

@@ -221,7 +221,7 @@ def private_choice(
     (permute-and-flip). Its index is released, not its points; for these use
     `private_evaluate`. Among k models, the drawn one is worse than the best by
     more than `log(k / p) / epsilon` points (twice that under replace_one) with
-    probability at most p. The cost is a pure epsilon, with any delta.
+    probability at most p. The cost is a pure epsilon, whatever the delta.
 
     Args:
         models: two or more, see `private_evaluate`.
@@ -305,7 +305,7 @@ def private_choice(
     )
 
 
-# Asking -----------------------------------------------------------------------
+# Query and mechanism ----------------------------------------------------------
 
 
 def _ask(query, read, calibrate, *, notes, **paid):
@@ -524,7 +524,7 @@ class AskedModel:
                 f"evaluated record by record ({self._map.unlisted})"
             )
 
-    # What it is ----------------------------------------------------------
+    # Checks of the model -------------------------------------------------
 
     def _check_keras(self, ledger, public):
         model = self.model
@@ -625,7 +625,7 @@ class AskedModel:
             )
         return known if given is None else given
 
-    # What it says --------------------------------------------------------
+    # Outputs -------------------------------------------------------------
 
     def outputs(self, x, rows, numbers=False):
         """The model's outputs for the records in `rows` of a placed batch,
@@ -683,7 +683,7 @@ def _checked(found, rows):
     return found if found.dtype.kind in "biu" else found.astype(np.float64)
 
 
-# What is read -----------------------------------------------------------------
+# Records ----------------------------------------------------------------------
 
 
 def _labels_of(model):
@@ -784,7 +784,7 @@ def _count(data):
     return sum(columns.count(x) for x, _ in records.batches(data, READ_BATCH))
 
 
-# What it is compared with -----------------------------------------------------
+# Comparison with labels -------------------------------------------------------
 
 
 def decided(outputs, classes, from_logits, confident=False):

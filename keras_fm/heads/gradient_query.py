@@ -199,7 +199,7 @@ class GradientQuery(SumQuery):
         `summation.error_bound`."""
         return summation.error_bound(self.clip, grouped=self.grouped)
 
-    # One read ------------------------------------------------------------
+    # One round -----------------------------------------------------------
 
     def at(self, weights):
         """G at these weights as a query of one round, which

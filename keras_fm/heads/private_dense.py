@@ -231,7 +231,7 @@ class PrivateDense(ReleasedLayer):
                 "and `bias_initializer`."
             )
 
-    # The objective's view of the layer -----------------------------------
+    # The query of the layer ----------------------------------------------
 
     @property
     def _kind(self):
@@ -406,7 +406,7 @@ class PrivateDense(ReleasedLayer):
         elif start == "minimiser":
             self.set_weights_from_minimiser()
 
-    # What a release reads ------------------------------------------------
+    # Planned releases ----------------------------------------------------
 
     @property
     def _balanced(self):

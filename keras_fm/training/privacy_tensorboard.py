@@ -213,7 +213,7 @@ class PrivacyTensorBoard(keras.callbacks.Callback):
         if content is not None:
             self._file.image(tag, content)
 
-    # Words ---------------------------------------------------------------
+    # Texts ---------------------------------------------------------------
 
     def _text(self, tag, text):
         """Writes text, with long lines wrapped to the width of a card."""

@@ -36,13 +36,13 @@ class PrivateModel(keras.callbacks.Callback):
     """Trains a model of private layers with differential privacy in `fit`.
 
     `guarantee=Proven()` (default): the records are used once, when training
-    begins. The coefficients of the output layer's Taylor cross-entropy are
-    *released*, that is, published with noise. After that every step minimises
-    the released objective and gets zeros instead of records, so the same fit
-    with other data gives the same weights. The logs hold `loss`, which is the
-    released objective, and metrics of `validation_data`, nothing else. That
-    does not depend on `compile` or on the order of callbacks. Later fits on
-    the same model reuse the release and cost nothing.
+    begins: the coefficients of the output layer's Taylor cross-entropy get
+    noise (a *release*). After that every step minimises the released objective
+    and gets zeros instead of records, so other data would lead to the same
+    weights. The logs hold `loss`, which is the released objective, and metrics
+    of `validation_data`, nothing else. That does not depend on `compile` or on
+    the order of callbacks. Later fits on the same model reuse the release and
+    cost nothing.
 
     Each private layer has its own releases. Those of a `PrivateEncoder` (dPA),
     a `ChebyshevCRBM` (pCDBN) and a `DPPCA` come before the output layer, from
@@ -64,7 +64,7 @@ class PrivateModel(keras.callbacks.Callback):
         epsilon: number in (0, 1e6]; or a `PrivacyBudget`; or a `Ledger` to
             continue, whose budget, neighbours and unit then apply.
         delta: number in [0, 1), far below one over the number of records; `0`
-            is pure. Needed if `epsilon` is a number, and only then.
+            is a pure epsilon. Needed if `epsilon` is a number, and only then.
         data: the private records `(x, y)`: arrays, a `tf.data.Dataset`, a
             `keras.utils.PyDataset`, a `DataLoader` of PyTorch, or a function
             that returns an iterator of batches. Pass x alone for a model
@@ -151,7 +151,7 @@ class PrivateModel(keras.callbacks.Callback):
             reproducible_noise=self._seed,
         )
 
-    # What a user asks ----------------------------------------------------
+    # Statements and plans ------------------------------------------------
 
     @property
     def ledger(self):
@@ -194,8 +194,8 @@ class PrivateModel(keras.callbacks.Callback):
 
     def save_statement(self, path):
         """Writes the statement to a JSON file, with a digest of the weights
-        and all ledger entries. On any machine `keras-fm verify mine.keras
-        statement.json` checks that model and statement belong together.
+        and all ledger entries. `keras-fm verify mine.keras statement.json`
+        checks on any machine that model and statement belong together.
 
         Args:
             path: a new file, or an earlier statement, which is replaced. Not
@@ -229,7 +229,7 @@ class PrivateModel(keras.callbacks.Callback):
             model: the model.
             batches, epochs, batch_size, class_weight, participation: the
                 arguments of `fit`, for models that use records at every
-                step. The number of records will do for `batches`.
+                step. `batches` is x, or just the number of records.
 
         Raises:
             ValueError: if `fit` would refuse the model.

@@ -444,7 +444,7 @@ class ProvenPlan:
             private=False,
         )
 
-    # What is learned -----------------------------------------------------
+    # Results -------------------------------------------------------------
 
     def keep(self, part, release):
         """Keeps the release of a part, and marks a layer below as released."""
@@ -547,7 +547,7 @@ class ProvenPlan:
         """The share of the ledger's budget that the plan may spend."""
         return getattr(self.guarantee, "spends", 1.0)
 
-    # What will be read ---------------------------------------------------
+    # Planned releases ----------------------------------------------------
 
     def others_than(self, part):
         """The other parts below the top."""

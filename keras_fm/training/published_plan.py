@@ -92,7 +92,7 @@ class PublishedPlan:
                 return found
         return [1 / len(names)] * len(names)
 
-    # What parts ask ------------------------------------------------------
+    # Facts for the parts -------------------------------------------------
 
     @property
     def neighbours(self):
