@@ -1,4 +1,4 @@
-"""How each layer of a model would be trained with privacy, as one table."""
+"""A table of how each layer of a model would be trained with privacy."""
 
 import keras
 
@@ -10,18 +10,18 @@ FAST, ALONE, CHANGE = "fast", "record by record", "must change"
 def check(model):
     """Shows how `keras_fm.make_private` trains each layer of a model.
 
-    Nothing is read or spent. A layer is *fast* if the norms of its gradients
-    are known before them, *record by record* if a gradient of each record is
-    formed (on TensorFlow of all layers, if a recurrent one or one beside it
-    is not fast), and *must change* if it mixes the records of a batch, or
-    changes weights in a call.
+    This uses no data and no budget. A layer is *fast* if its gradient norms are
+    computed without forming the gradients. It is *record by record* if the
+    gradient of each record is formed. (On TensorFlow one recurrent layer, or a
+    layer beside it, that is not fast makes all layers so.) It *must change* if
+    it mixes the records of a batch, or changes weights in a call.
 
     Args:
-        model: a built Keras model, or what `make_private` made of it.
+        model: a built Keras model, or the result of `make_private`.
 
     Returns:
-        str, a table with a row for each layer, and what to write where one
-        must change.
+        str, a table with a row for each layer, and what to write for layers
+        that must change.
 
     Raises:
         ValueError: if `model` is not a built Keras model.

@@ -1,5 +1,5 @@
-"""Steps that take every record once a pass: in a fixed order, with noise that
-later steps partly take back, or each in a step by chance.
+"""Steps that use every record once an epoch, in a fixed order or at random. In
+a fixed order, later steps cancel a part of the noise of earlier ones.
 
 The proofs are in docs/proofs/correlated_noise.md and balls_in_bins.md.
 """
@@ -14,30 +14,30 @@ from keras_fm.kernel import checks
 from keras_fm.kernel.noise_mechanisms import BallsInBinsMechanism
 from keras_fm.kernel.reads.sampling import SamplingPlan
 
-# Steps whose noise one step draws again, if nobody says how many.
+# The most bands tried if `bands` is `None`.
 _MOST_BANDS = 16
-# More than rounding takes off a sensitivity: of positive numbers, one a step.
+# More than the rounding error of a sensitivity, a sum of positive numbers.
 _MARGIN = 1e-6
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Participation:
-    """Every record once a pass, in an order that stays, with correlated noise.
+    """Uses every record once an epoch, in a fixed order, with correlated noise.
 
-    Given to `fit` of a `make_private` model in the place of Poisson samples:
-    the records are cut into `ceil(n / batch_size)` steps, the same in every
-    epoch. No sample is drawn, and none amplifies the privacy. In its place
-    the noise of a step takes back a part of that of the steps before, so
-    that sums over many steps have little.
+    Pass it to `fit` of a `make_private` model to replace Poisson samples. The
+    records are cut into `ceil(n / batch_size)` steps, the same in every epoch.
+    No sample is drawn, so sampling does not amplify the privacy. Instead each
+    step cancels a part of the noise of the steps before it, so sums over many
+    steps have little noise.
 
     Args:
-        min_separation: `None`, or int: a record must be in at most one of so
-            many steps after another; `fit` refuses a `batch_size` that cuts
-            the records into fewer.
-        bands: `None`, or int: over how many steps noise is correlated, 1 for
-            independent noise. Every step draws so many vectors of noise.
-            `None`: of 1, 2, 4, 8 and 16 the one with the least error of sums
-            over steps.
+        min_separation: `None`, or int: of this many steps in a row, a record is
+            in at most one. `fit` refuses a `batch_size` that cuts the records
+            into fewer steps.
+        bands: `None`, or int: over how many steps noise is correlated; 1 for
+            independent noise. Every step draws this many vectors of noise.
+            `None` takes the one of 1, 2, 4, 8 and 16 with the least error of
+            sums over steps.
 
     Raises:
         ValueError: if a value is outside its range.
@@ -68,14 +68,14 @@ class Participation:
             checks.optional(checks.count, name, getattr(self, name))
 
     def noise(self, separation, steps):
-        """The `CorrelatedNoise` of so many steps.
+        """The `CorrelatedNoise` of a fit with this many steps.
 
         Args:
-            separation: int, steps of a pass.
-            steps: int, of all passes.
+            separation: int, steps of an epoch.
+            steps: int, of all epochs.
 
         Raises:
-            ValueError: if a pass has too few steps.
+            ValueError: if an epoch has too few steps.
         """
         if separation < (self.min_separation or 1):
             raise ValueError(
@@ -94,13 +94,13 @@ class Participation:
 
 @dataclasses.dataclass(frozen=True)
 class BallsInBins:
-    """Every record once a pass, in a step that is drawn anew in every epoch.
+    """Puts every record into one random step of each epoch.
 
-    Given to `fit` of a `make_private` model in the place of Poisson samples:
-    in each epoch every record is put into one of `ceil(n / batch_size)`
-    steps, each equally likely and whatever the others are in, so that sizes
-    of batches vary. (Records that are shuffled and cut into batches of one
-    size are something else, and nothing is proven of them here.)
+    Pass it to `fit` of a `make_private` model to replace Poisson samples. An
+    epoch has `ceil(n / batch_size)` steps. Each record is put into one of them,
+    all equally likely and independent of the other records, so batch sizes
+    vary. (Shuffling records and cutting them into batches of one size is
+    different; nothing is proven for it here.)
 
     Example:
 
@@ -120,8 +120,9 @@ class BallsInBins:
 
 
 class BinsPlan(SamplingPlan):
-    """The samples of `BallsInBins`: a `SamplingPlan` of Poisson samples, with
-    its capacity, as records are in a step with no larger probability."""
+    """The `SamplingPlan` of `BallsInBins`. It has the capacity of one for
+    Poisson samples: the probability of a record to be in a step is not
+    larger."""
 
     def mechanism(self, noise_multiplier, sensitivity=1.0):
         return BallsInBinsMechanism(
@@ -135,16 +136,15 @@ class BinsPlan(SamplingPlan):
 
 @dataclasses.dataclass(frozen=True)
 class CorrelatedNoise:
-    """Noise of a step: the sum of `weights[j]` times the fresh vector of j
-    steps before.
+    """Noise of a step: the sum of `weights[j]` times the vector drawn j steps
+    before.
 
     With `W` the lower triangular Toeplitz matrix of `weights`, the first
-    coefficients of `sqrt(1 - x)`, the noise of all steps is `W z`, and what
-    a record changes in `inverse(W)` times the sums is bounded by
-    `sensitivity` contributions.
+    coefficients of `sqrt(1 - x)`, the noise of all steps is `W z`. One record
+    changes `inverse(W)` times the sums by at most `sensitivity` contributions.
 
     Args:
-        bands: int >= 1, how many weights.
+        bands: int >= 1, the number of weights.
         separation: int >= 1: a record is in steps `i`, `i + separation`, ...
         steps: int >= 1.
     """
@@ -163,8 +163,8 @@ class CorrelatedNoise:
 
     @functools.cached_property
     def sensitivity(self):
-        """The L2 sensitivity where a contribution has a norm of at most 1:
-        of a record of the first step, in all passes."""
+        """The L2 sensitivity if a contribution has norm at most 1. It is that
+        of a record of the first step, over all epochs."""
         column = self._column()
         found = np.zeros(self.steps)
         for start in range(0, self.steps, self.separation):
@@ -181,9 +181,9 @@ class CorrelatedNoise:
 
     @property
     def error(self):
-        """Standard deviation of the noise on sums over the first steps, on
-        average over their number; a fit that spends a budget has it times
-        its noise multiplier."""
+        """Standard deviation of the noise on sums over the first steps,
+        averaged over their number. A fit multiplies it by its noise
+        multiplier."""
         sums = np.full(self.steps, math.fsum(self.weights))
         sums[: self.bands] = np.cumsum(self.weights)[: self.steps]
         return self.sensitivity * math.sqrt(np.cumsum(sums**2).mean())

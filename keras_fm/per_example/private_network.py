@@ -1,4 +1,4 @@
-"""Any Keras model, trained by noisy sums of clipped gradients of records."""
+"""Trains any Keras model on noisy sums of the records' clipped gradients."""
 
 import dataclasses
 import math
@@ -54,41 +54,43 @@ def make_private(
     public=None,
     fix=False,
 ):
-    """Makes a model that trains every layer of `model` with privacy.
+    """Wraps `model` so that `fit` trains every layer with privacy.
 
-    A step of its `fit` draws a Poisson sample of the records, computes the
-    gradient of each record from that record alone, clips it, and adds
-    Gaussian noise to the sum: DP-SGD. The layers and weights stay those of
-    `model`, which holds what was learned.
+    Each step of `fit` is a step of DP-SGD. It draws a Poisson sample (every
+    record joins by a coin toss of its own) and computes the gradient of each
+    record from that record alone. It clips each gradient (limits its L2 norm)
+    and adds Gaussian noise to their sum. The layers and weights stay those of
+    `model`, so `model` is trained too.
 
     Args:
         model: a Keras model: sequential, functional or subclassed.
-        clip: `None`, or a float > 0. `None`: the gradient of a record is
-            divided by its norm (Bu et al. 2023), and no clip needs tuning.
-            A float: gradients longer than it are scaled back to it.
-        physical_batch_size: `None`, or int: how many records are held in
-            memory at a time. It changes neither noise nor accounting.
-        rows_per_owner: `None`, or int, public: how many rows of a person
-            enter a step, if people with several rows are protected,
-            `fit(..., owners=ids)`. Of people with more, every step draws so
-            many anew.
-        classes: `None`, or a public list of what the labels name, in the
-            order of the outputs: `["no", "yes"]`.
-        start: `"untrained"`: the first weights are random, by your
-            declaration; models that took steps are refused.
-        public: `None`, or in the place of `start` the public data that the
-            first weights are from (`"ImageNet"`), which the statement
-            repeats as your declaration.
-        fix: `True` trains a copy of a sequential or functional model in which
-            layers that mix records are replaced; `changes` lists them.
+        clip: `None`, or a float > 0. With `None` the gradient of a record is
+            divided by its L2 norm (Bu et al. 2023), and no clip needs tuning.
+            With a float, longer gradients are scaled back to that norm.
+        physical_batch_size: `None`, or int, the number of records in memory at
+            a time. It changes neither noise nor accounting.
+        rows_per_owner: `None`, or int, public: the most rows of one person
+            (owner) in a step. Set it to protect people with several rows,
+            together with `fit(..., owners=ids)`. If a person has more rows,
+            every step draws this many anew.
+        classes: `None`, or a public list of the labels' names, in the order of
+            the outputs: `["no", "yes"]`.
+        start: `"untrained"`: you declare that the first weights are random.
+            Models that took steps are refused.
+        public: `None`, or str, instead of `start`: the public data that the
+            first weights were trained on (`"ImageNet"`). The privacy statement
+            repeats it as your declaration.
+        fix: `True` copies a sequential or functional model, replaces layers
+            that mix records, and trains the copy. `changes` lists the
+            replacements.
 
     Returns:
         A `PrivateNetwork`. Compile and fit it with
         `keras_fm.callbacks.PrivateModel`.
 
     Raises:
-        ValueError: if the model mixes the records of a batch, has a training
-            step of its own, or was trained before.
+        ValueError: if the model mixes the records of a batch, has its own
+            training step, or was trained before.
 
     Example:
 
@@ -129,11 +131,11 @@ def make_private(
 
 
 class PrivateNetwork(keras.Model):
-    """What `keras_fm.make_private` returns, which see.
+    """The model that `keras_fm.make_private` returns.
 
     Attributes:
-        model: the plain model: save it, share it, go on with it.
-        changes: list of str, what `fix=True` replaced in it.
+        model: the plain Keras model, to save, share or use further.
+        changes: list of str, the layers that `fix=True` replaced.
     """
 
     makes_private_steps = True
@@ -173,13 +175,13 @@ class PrivateNetwork(keras.Model):
             past_weights.check_untrained(model)
         else:
             check_line("`public`", public)
-        # What first weights are from, as it was declared, or `None`.
+        # The declared public source of the first weights, or `None`.
         self.declared_public = public
         self._fit = self._digest = self._iterations = None
-        # The optimizer of the last fit, and the weights that it moved.
+        # The optimizer of the last fit, and the weights it changed.
         self._moved = ((), ())
-        # Of released noisy means. A metric, since those alone are carried out
-        # of a compiled step on all backends.
+        # Lengths of the released noisy means. A metric, since only metrics
+        # leave a compiled step on all backends.
         self.lengths = keras.metrics.Mean(name=_LENGTHS)
 
     def compile(self, *args, jit_compile="auto", **kwargs):
@@ -204,7 +206,7 @@ class PrivateNetwork(keras.Model):
                 )
             return self.model(inputs, training=False)
         if training:
-            # The step takes its records in `compute_loss`.
+            # The step gets its records in `compute_loss`.
             return ops.zeros((1,))
         records = inputs[RECORDS]
         if self.rows_per_owner is not None:
@@ -221,7 +223,7 @@ class PrivateNetwork(keras.Model):
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
         if not poisson_samples.are_drawn(x):
             return super().compute_metrics(x, y, y_pred, sample_weight)
-        # Those of a sample would tell about its records.
+        # Metrics of the sample are not protected.
         return {"charged": ops.convert_to_tensor(self._fit.charged, "float32")}
 
     def get_metrics_result(self):
@@ -231,11 +233,11 @@ class PrivateNetwork(keras.Model):
 
     @property
     def losses(self):
-        # Of a record alone the map takes what its layers add.
+        # For a single record, the map adds the losses of its layers.
         return [] if self._alone else super().losses
 
     def loss_of_records(self, y, y_pred, weights=None):
-        """The compiled loss, without what layers add to it."""
+        """The compiled loss, without the losses that layers add."""
         if self.loss is None:
             return ops.zeros(())
         self._alone = True
@@ -243,7 +245,7 @@ class PrivateNetwork(keras.Model):
             found = super().compute_loss(None, y, y_pred, weights)
         finally:
             self._alone = False
-        # Of a record alone no other replica has a part.
+        # No other replica has a part of a single record.
         return found * replicas.sharing_means() if self._means else found
 
     def weight_penalties(self):
@@ -278,29 +280,28 @@ class PrivateNetwork(keras.Model):
         participation=None,
         **kwargs,
     ):
-        """As `keras.Model.fit`, on Poisson samples that it draws itself.
+        """Trains as `keras.Model.fit` does, on Poisson samples that it draws.
 
-        `batch_size` is the expected size of a sample (of a data set or
-        loader: its own). An epoch has as many steps as samples of that size
-        are in the records, or `steps_per_epoch`. Weights of records multiply
-        their clipped gradients. `class_weight="balanced"` releases noisy
-        counts of the classes, for a twentieth of the budget of the fit, and
-        weighs by them; a dict is public. `validation_data` is not protected.
+        `batch_size` is the expected size of a sample; a data set or loader
+        brings its own. An epoch has `ceil(n / batch_size)` steps, or
+        `steps_per_epoch`. A record's weight multiplies its clipped gradient.
+        `class_weight="balanced"` releases noisy class counts, for a twentieth
+        of the fit's budget, and weighs classes by them; a dict is public.
+        `validation_data` is not protected.
 
-        `owners` are ids, one for each row, of the people that are protected
-        in the place of rows: with `make_private(rows_per_owner=8)`.
-        `batch_size` is then the expected number of people. Of rows with
-        several owners, ids are `(n, k)`, filled up with -1, or text with "":
-        steps take rows of which every owner has at most one, which are
-        chosen by the ids alone.
+        `owners` protects people instead of rows: one id for each row, with
+        `make_private(rows_per_owner=8)`. `batch_size` is then the expected
+        number of people. If rows have several owners, ids are `(n, k)`, filled
+        up with -1 (text ids with ""). Then only rows are used of which every
+        owner has at most one; the ids alone decide which.
 
-        `participation=keras_fm.Participation()` draws no samples: every
-        record once an epoch, in an order that stays (drawn once, unless
-        `shuffle=False`), with correlated noise. For one epoch x may be a
-        data set, loader or generator of any length, whose rows are read once
-        and not kept; `steps_per_epoch` says how many steps there are.
-        `participation=keras_fm.BallsInBins()` puts every record into one step
-        of an epoch, drawn anew in every epoch.
+        `participation=keras_fm.Participation()` draws no samples. Every record
+        is used once an epoch, in a fixed order (drawn once, unless
+        `shuffle=False`), with correlated noise. For one epoch x may be a data
+        set, loader or generator of any length: rows are read once and not kept,
+        and `steps_per_epoch` is the number of steps.
+        `participation=keras_fm.BallsInBins()` puts every record into one random
+        step of each epoch.
         """
         if validation_split:
             raise ValueError(
@@ -336,7 +337,7 @@ class PrivateNetwork(keras.Model):
         if not self.model.built:
             x = keras.tree.map_structure(lambda v: v[:1], _made_up(given)[0])
             self.model(x)
-        # On TensorFlow no call does it before a backup is loaded.
+        # On TensorFlow nothing is called before a backup is loaded.
         self.built = True
         self._check_past(callback.ledger)
         if isinstance(validation_data, tuple):
@@ -373,7 +374,7 @@ class PrivateNetwork(keras.Model):
                 )
                 self._fit, fit.notes = fit, notes
                 if not isinstance(callbacks, keras.callbacks.CallbackList):
-                    # Takes the place of Keras' own.
+                    # Replaces the progress bar of Keras.
                     callbacks = [
                         *keras.tree.flatten(callbacks),
                         ChargedBar(fit),
@@ -385,7 +386,6 @@ class PrivateNetwork(keras.Model):
                     callbacks=callbacks,
                     validation_data=validation_data,
                     initial_epoch=initial_epoch,
-                    # Samples have their own order.
                     shuffle=False,
                     **kwargs,
                 )
@@ -396,7 +396,7 @@ class PrivateNetwork(keras.Model):
             self._fit = None
 
     def _stream(self, x, y, sample_weight, batch_size, steps, needs_arrays):
-        """What `fit` was given, as rows that come once."""
+        """The data of `fit`, as rows that are read once."""
         given_records.check_alone(y, sample_weight, x)
         needs_arrays = (*needs_arrays, self.rows_per_owner)
         if any(v is not None for v in needs_arrays):
@@ -409,7 +409,7 @@ class PrivateNetwork(keras.Model):
         return given
 
     def evaluate(self, x=None, y=None, **kwargs):
-        """As `keras.Model.evaluate`. What it shows of private records is not
+        """As `keras.Model.evaluate`. Its results on private records are not
         protected."""
         if self._fit is None:
             x, y = self._numbered(x, y)
@@ -419,7 +419,7 @@ class PrivateNetwork(keras.Model):
         return super().evaluate(x, y, **kwargs)
 
     def _numbered(self, x, y=None, *more):
-        """Validation data with numbers in the place of named classes."""
+        """Validation data with class names replaced by numbers."""
         if self.classes is not None and y is not None:
             y = numbered(y, self.classes)
         return (x, y, *more)
@@ -442,19 +442,19 @@ class PrivateNetwork(keras.Model):
         )
 
     def step_numbers(self):
-        """Steps that the running fit took, and public numbers by names."""
+        """Steps that the running fit took, and public numbers by name."""
         fit = self._fit
         return (0, {}) if fit is None else (fit.taken, fit.numbers())
 
     def note_lengths(self, pairs):
-        """Keeps how long what a step released is, inside of the step."""
+        """Notes the length of a step's release, inside the step."""
         squares = [
             ops.sum(ops.square(ops.cast(v, "float32"))) for _, v in pairs
         ]
         self.lengths.update_state(ops.stop_gradient(ops.sqrt(sum(squares))))
 
     def noise_length(self, mechanism, expected):
-        """Expected length of the noise in it; `None` where it is not known.
+        """Expected length of the noise in a release; `None` if it is not known.
 
         Args:
             mechanism: that of the ledger's entry.
@@ -464,16 +464,16 @@ class PrivateNetwork(keras.Model):
         scale = (self.clip or 1.0) / expected
         return mechanism.stddev * scale * math.sqrt(size)
 
-    # What a step takes of the records ------------------------------------
+    # What a step uses of the records -------------------------------------
 
     @property
     def step_query(self):
-        """What a step releases, in units of the clip."""
+        """The query of a step: what it releases, in units of the clip."""
         return LayerCoefficientsQuery(thresholds=(self.clip or 1.0,))
 
     @property
     def step_reads(self):
-        """What a step takes, in words."""
+        """What a step uses of the records, in words."""
         if self.clip is None:
             return "gradients of records, each divided by its norm"
         return f"gradients of records, each clipped to the norm {self.clip:g}"
@@ -491,11 +491,11 @@ class PrivateNetwork(keras.Model):
         )
 
     def noisy_sums(self, made, sums, keys, mechanism, expected):
-        """What a step releases: pairs of a variable and its direction.
+        """The release of a step: pairs of a variable and its direction.
 
         Args:
-            made: what `map_for` gave.
-            sums: list of tensors, what the map gave.
+            made: the map from `map_for`.
+            sums: list of tensors, the output of the map.
             keys: those of the batch.
             mechanism: that of the ledger's entry.
             expected: expected number of records.
@@ -505,12 +505,12 @@ class PrivateNetwork(keras.Model):
         return [(v, value * scale) for v, value in zip(made.learned, noisy)]
 
     def released_first(self, ledger, spends):
-        """List of what a fit releases before the first step, each a
+        """What a fit releases before the first step: a list of
         `ReleasedFirst`."""
         return []
 
     def check_records(self, given):
-        """Refuses records that a step would stop at."""
+        """Refuses records on which a step would fail."""
 
     def check_guarantee(self, guarantee):
         """Refuses what noisy steps do not promise."""
@@ -522,7 +522,7 @@ class PrivateNetwork(keras.Model):
         check_proven(guarantee, self.rows_per_owner)
 
     def check_labels(self, y):
-        """Refuses labels that no output is for: a step would stop at them."""
+        """Refuses labels without an output: a step would fail on them."""
         loss = self.loss
         name = loss if isinstance(loss, str) else type(loss).__name__
         outputs = getattr(self.model, "outputs", None) or ()
@@ -551,12 +551,12 @@ class PrivateNetwork(keras.Model):
         class_weight=None,
         participation=None,
     ):
-        """The text of `PrivateModel.plan`; checks what `fit` would.
+        """The text of `PrivateModel.plan`, after the checks of `fit`.
 
         Args:
-            callback, x, batch_size, epochs: as `plan` was given.
-            first: entries of what is released before the steps.
-            class_weight, participation: as `fit` will be given them.
+            callback, x, batch_size, epochs: arguments of `plan`.
+            first: entries of releases before the steps.
+            class_weight, participation: arguments of the coming `fit`.
         """
         self.check_guarantee(callback.guarantee)
         if x is None or not self.model.built:
@@ -579,19 +579,19 @@ class PrivateNetwork(keras.Model):
         return charge.table(first)
 
     def begin_private_fit(self, callback, plan=None):
-        """Charges the steps of the running fit, for its `PrivateModel`.
+        """Charges the steps of the running fit to the ledger.
 
         Args:
-            callback: that.
-            plan: `None`, or a function of x that plans what is released of
-                layers below, before the steps.
+            callback: the `PrivateModel` of the fit.
+            plan: `None`, or a function of x that plans the releases of layers
+                below, before the steps.
         """
         if self._fit is None:
             raise ValueError("A private network supports `fit` only.")
         return self._fit.begin(callback, plan)
 
     def save(self, filepath, **kwargs):
-        """Saves the plain model, which holds what was learned."""
+        """Saves the plain, trained model."""
         self.model.save(filepath, **kwargs)
 
     def save_weights(self, filepath, **kwargs):
@@ -604,7 +604,7 @@ class PrivateNetwork(keras.Model):
 
     @property
     def statement_line(self):
-        """`None`, or which weights the last private fit led to."""
+        """`None`, or which weights came out of the last private fit."""
         if self._digest is None:
             return None
         return (
@@ -613,7 +613,7 @@ class PrivateNetwork(keras.Model):
         )
 
     def check_weights(self):
-        """Refuses weights that no private fit led to."""
+        """Refuses weights that came from no private fit."""
         if self._digest != past_weights.digest(self.model):
             raise ValueError(
                 f"'{self.model.name}' does not have the weights of a private "
@@ -662,9 +662,9 @@ class PrivateFit:
         given: the `GivenRecords`.
         callback: the `PrivateModel` of the fit.
         epochs, steps_per_epoch: ints, as `fit` was given; or `None`.
-        balanced: whether classes are weighed by their released counts.
+        balanced: bool, whether classes are weighed by their released counts.
         participation: `None`, a `Participation`, or `BallsInBins()`.
-        shuffle: whether the first's order is drawn.
+        shuffle: bool, whether the order of a `Participation` is drawn.
     """
 
     def __init__(
@@ -688,12 +688,12 @@ class PrivateFit:
                 f"'{network.model.name}' has no trainable weights. Set "
                 "`layer.trainable = True` on the layers that are to learn."
             )
-        # What is tried leaves nothing in the layers.
+        # Trial calls leave nothing in the layers.
         with Attributes(network.model), full_precision.scope():
             self.map = network.map_for(given, example)
         if network.may_jit:
-            # Record by record, operation by operation would take ten times
-            # as long; XLA's own loops over time do.
+            # Record by record, uncompiled operations would take ten times as
+            # long; XLA's own loops over time do.
             network.jit_compile = self.map.way == "one"
         self._charge = FitCharge(
             network,
@@ -736,8 +736,7 @@ class PrivateFit:
     # Charging ------------------------------------------------------------
 
     def begin(self, callback, plan=None):
-        """Charges all steps before the first, and what is released before
-        them."""
+        """Charges all steps, and the releases before them, before the first."""
         if callback is not self._callback:
             raise ValueError(
                 "`fit` must be given one `PrivateModel` callback, in "
@@ -764,8 +763,9 @@ class PrivateFit:
         past_weights.note_charge(self._network.model, ledger)
         self.charged = ledger.epsilon()
         self._mechanism = entry.build_mechanism()
-        # A step that was traced before holds other noise, or none. JAX would
-        # take that of an equal function, as bound methods of a network are.
+        # A step traced before holds other noise, or none. JAX would reuse the
+        # trace of an equal function, and bound methods of one network are
+        # equal.
         network = self._network
         network.train_step = lambda *a: type(network).train_step(network, *a)
         network.make_train_function(force=True)
@@ -778,13 +778,13 @@ class PrivateFit:
         self.taken += min(int(self._network.steps_per_execution), left)
 
     def note_length(self):
-        """Keeps what the epoch released, before its metrics are reset."""
+        """Notes the epoch's released lengths before the metrics are reset."""
         lengths = self._network.lengths
         if float(ops.convert_to_numpy(lengths.count)):
             self._length = float(ops.convert_to_numpy(lengths.result()))
 
     def numbers(self):
-        """Public numbers of the steps so far, by their names."""
+        """Public numbers of the steps so far, by name."""
         if not self.taken:
             return {}
         self.note_length()
@@ -805,7 +805,8 @@ class PrivateFit:
         return found
 
     def _epsilon_so_far(self):
-        """Of the ledger, had as many steps been planned as were taken."""
+        """The ledger's epsilon if only the steps taken so far had been
+        charged."""
         ledger = self._callback.ledger
         if not math.isfinite(ledger.epsilon()):
             return None
@@ -817,7 +818,7 @@ class PrivateFit:
         )
 
     def _so_far(self):
-        """The mechanism of the steps that were taken."""
+        """The mechanism of the steps taken so far."""
         mechanism, correlated = self._mechanism, self._correlated
         if correlated is None:
             return dataclasses.replace(mechanism, steps=self.taken)
@@ -838,7 +839,7 @@ class PrivateFit:
                 "A private step cannot run before its ledger is charged. Give "
                 "`fit` the callback `keras_fm.callbacks.PrivateModel`."
             )
-        # One shape, also where the number of rows is not known to a trace.
+        # One shape, even if a trace does not know the number of rows.
         rows, y = self._rows // replicas.in_step(), () if y is None else y
         x, y = keras.tree.map_structure(
             lambda v: ops.reshape(v, (rows, *v.shape[1:])), (x, y)
@@ -861,7 +862,7 @@ class PrivateFit:
 
 
 def surrogate(pairs):
-    """What has the directions for gradients.
+    """A loss whose gradients are the given directions.
 
     Args:
         pairs: list of pairs of a variable and a tensor.
@@ -875,7 +876,7 @@ def surrogate(pairs):
 
 
 def _made_up(given):
-    """Three records of the shapes and kinds of those that were given."""
+    """Three made-up records with the shapes and types of the given ones."""
     rng = np.random.default_rng(0)
 
     def of(array):
@@ -894,7 +895,7 @@ def _made_up(given):
 
 
 def _of_owners(given, example):
-    """Three owners, with made-up rows."""
+    """Three made-up owners, with rows."""
     x, y = keras.tree.map_structure(
         lambda v: np.repeat(v[:, None], given.owners.most, axis=1), example
     )
@@ -977,7 +978,7 @@ def _balances(class_weight):
 
 
 def _of_validation(data):
-    """What the statement says of validation data."""
+    """The statement's sentence on validation data."""
     if data is None:
         return []
     arrays = isinstance(data, (tuple, list))

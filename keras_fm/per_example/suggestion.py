@@ -1,4 +1,4 @@
-"""Settings of noisy steps, from public numbers alone."""
+"""Settings for training with noisy steps, from public numbers alone."""
 
 import dataclasses
 import math
@@ -8,8 +8,8 @@ from keras_fm.kernel.budget import Neighbours, PrivacyBudget, warn_of_delta
 from keras_fm.kernel.reads import sampling
 
 # Chosen on public data sets (digits, USPS, MNIST, CIFAR-10): the best rates of
-# DP-SGD there, for epsilon 0.25 to 8, gave a weight this standard deviation
-# from the noise of all steps, within a factor of three.
+# DP-SGD there, for epsilon 0.25 to 8, were those at which the noise of all
+# steps gave a weight this standard deviation, within a factor of three.
 _WEIGHT_NOISE = 1.0
 _STEPS, _PARTS, _MOMENTUM = 400, 4, 0.9
 # Length of a step, momentum included, if all gradients agree.
@@ -18,15 +18,16 @@ _LONGEST_STEP = 32.0
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Suggestion:
-    """What `suggest` says; printed in words.
+    """The result of `suggest`; `print` shows it in words.
 
     Attributes:
-        batch_size, epochs: of `fit`.
-        learning_rate, momentum: of `keras.optimizers.SGD`.
-        noise_multiplier: of all steps together.
-        signal_to_noise: of a step, at most: the length of the sum if all
-            gradients agree, over that of the noise.
-        rows: how many rows make that 1.
+        batch_size, epochs: for `fit`.
+        learning_rate, momentum: for `keras.optimizers.SGD`.
+        noise_multiplier: standard deviation of a step's noise over the clip,
+            such that all steps together spend the budget.
+        signal_to_noise: of a step, at most: length of the sum if all gradients
+            agree, over the length of the noise.
+        rows: number of rows at which that ratio is 1.
         budget: a `PrivacyBudget`.
     """
 
@@ -64,16 +65,16 @@ class Suggestion:
 
 
 def suggest(n, epsilon, delta, weights=10_000):
-    """Suggests settings of `make_private` from public numbers alone.
+    """Suggests training settings for `make_private`, without using data.
 
-    A fourth of the records is the expected batch, 400 steps are taken, and
-    gradients are divided by their norm (`clip=None`). The learning rate is
-    that at which the noise of all steps moves a weight by about 1.
+    It plans 400 steps with an expected batch of a fourth of the records, and
+    divides gradients by their norm (`clip=None`). At its learning rate the
+    noise of all steps moves a weight by about 1.
 
     Args:
-        n: int, how many records there are, public.
-        epsilon, delta: of the budget.
-        weights: int, how many weights learn, or the model that they are of.
+        n: int, the number of records, public.
+        epsilon, delta: the privacy budget.
+        weights: int, the number of trained weights, or the model.
 
     Returns:
         A `Suggestion`; print it.
