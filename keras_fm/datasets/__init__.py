@@ -1,7 +1,7 @@
 """Real data sets by name, and synthetic ones.
 
-`pen_strokes` draws public data to build features on. `health_simulator` makes
-a `HealthNetwork` of behaviour.
+`pen_strokes` draws public data for feature maps. `health_simulator` simulates a
+`HealthNetwork`, a social network of health behaviour.
 """
 
 from keras_fm.datasets import health_simulator, pen_strokes

@@ -1,4 +1,4 @@
-"""Rows to predict behaviour from."""
+"""Rows of features and labels to predict behaviour."""
 
 import dataclasses
 
@@ -9,19 +9,20 @@ from keras_fm.kernel import checks
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class Windows:
-    """Rows to predict behaviour from; made by `HealthNetwork.windows`.
+    """Rows to predict behaviour, made by `HealthNetwork.windows`.
 
     Attributes:
         x: float32 `(n, F)`, within `low` and `high`.
         y: int64 `(n,)`, 0 or 1.
-        users, steps: int64 `(n,)`, the u and the t of each row.
+        users, steps: int64 `(n,)`, the user u and the step t of each row.
         names: tuple of F names, such as `"steps[t-1]"`.
         columns: dict, "present", "history", "social", "events" to the slice
             of their columns (empty where there are none).
         low, high: float32 `(F,)`, public bounds.
-        reach: int, how many other users one user's attributes can enter.
-        note: str, what of other users is read, and how often one value is;
-            for a privacy statement.
+        reach: int, the most other users whose rows one user's attributes can
+            enter.
+        note: str, which values of other users enter a row, and how often one
+            value does; for a privacy statement.
     """
 
     x: np.ndarray
@@ -48,8 +49,8 @@ class Windows:
         """Splits by time: the first steps, and the rest.
 
         Args:
-            train: float in (0, 1), the share of the steps that the first
-                part gets, rounded so that neither part is empty.
+            train: float in (0, 1), the first part's share of the steps, rounded
+                so that neither part is empty.
 
         Returns:
             Two `Windows`. Every step of the first is before every step of
@@ -57,7 +58,7 @@ class Windows:
             the first step of the second.
 
         Raises:
-            ValueError: if `train` is not in (0, 1) or there is but one step.
+            ValueError: if `train` is not in (0, 1) or there is only one step.
         """
         checks.number(
             "train", train, above=0, below=1, wanted="between 0 and 1"
@@ -90,7 +91,7 @@ class Windows:
         return self.take(np.sort(rows))
 
     def take(self, rows):
-        """The `Windows` of some rows, in the order of their indices."""
+        """The `Windows` of some rows, in the order of `rows`."""
         return dataclasses.replace(
             self,
             x=self.x[rows],

@@ -1,8 +1,8 @@
-"""Drawings of random scenes: public data to learn maps of photographs from.
+"""Drawings of random scenes: public data to fit maps of photographs.
 
-Shapes hide one another, as things in front of a camera do. None is derived
-from a photograph and no constant was fitted to a data set, so whatever is
-fitted to these drawings alone costs no privacy.
+Shapes hide one another, as things in front of a camera do. No drawing comes
+from a photograph and no constant was fitted to a data set. So maps that are
+fitted to these drawings alone use no privacy.
 """
 
 import math
@@ -16,8 +16,8 @@ _SIDES = 5
 # Blue against yellow and green against magenta, the colours in which
 # natural light and pigments differ much and little.
 _OPPONENTS = np.array([[1.0, 0.1, -1.1], [-0.6, 1.1, -0.5]])
-# Drawings rendered together: what they need stays near the processor, and
-# the result does not depend on it.
+# Drawings rendered together, so that they stay in the cache; the result does
+# not depend on it.
 _CHUNK = 128
 
 

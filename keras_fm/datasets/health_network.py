@@ -1,9 +1,9 @@
-"""A health social network, and the windows that behaviour is predicted from.
+"""A health social network, and windows of it to predict behaviour.
 
 The schema is that of the dPA paper's behaviour prediction (Phan et al., AAAI
 2016): attributes of every user at every step, a friendship graph, influence
 probabilities on it and public events. The network that
-`datasets.load("health_network")` returns is synthetic; one's own is made of
+`datasets.load("health_network")` returns is synthetic; you make your own from
 arrays.
 """
 
@@ -18,8 +18,8 @@ from keras_fm.kernel import checks
 
 __all__ = ["HealthNetwork"]
 
-# psi of a directed friendship for which no probability is given: every
-# friend counts in full. A public constant.
+# Public psi of friendships without a given probability: every friend counts in
+# full.
 _DEFAULT_INFLUENCE = 1.0
 
 _SOCIAL = ("none", "public", "friends")
@@ -28,11 +28,11 @@ _TARGETS = ("increase", "active")
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class HealthNetwork:
-    """Users, what is recorded of them at every step, and their friendships.
+    """Users, their attributes at every step, and their friendships.
 
-    Attributes are private. Everything else that `windows` uses (bounds,
-    friendships, influence, events, the numbers of users and steps) is taken
-    as public.
+    Attributes are private. Everything else that `windows` uses counts as
+    public: bounds, friendships, influence, events, the numbers of users and
+    steps.
 
     Attributes:
         attributes: float32 `(users, steps, A)`.
@@ -40,13 +40,13 @@ class HealthNetwork:
         groups: dict, name of a group to a tuple of attribute names; every
             attribute is in one group.
         bounds: float64 `(A, 2)`, lowest and highest value of each
-            attribute: public constants, never read from the data. Values
-            outside are clipped when windows are made.
-        activity: name of the attribute that behaviour is measured by.
-        active_threshold: float, public; a user is active above it.
+            attribute: public constants, never computed from the data. `windows`
+            clips values outside.
+        activity: name of the attribute that measures behaviour.
+        active_threshold: float, public; a user with more activity is active.
         resolution: what a step is: `"daily"`, `"weekly"` or another name.
         friendships: int64 `(E, 2)`, undirected, each once.
-        synthetic: whether a simulator made it.
+        synthetic: bool, whether a simulator made the network.
         influence: float32 `(steps, 2E)` or `(2E,)` if it does not change:
             psi_t(v, u) in [0, 1], the probability that v influences u, on
             the rows of `directed_friendships`. Public input. `None` is
@@ -86,7 +86,7 @@ class HealthNetwork:
 
     def __post_init__(self):
         def put(name, value, *shape, dtype=np.float32):
-            # One's own copy, so that nothing changes what was checked.
+            # A copy, so that checked values cannot change.
             value = np.array(value, dtype)
             checks.shape(f"`{name}`", value.shape, *shape)
             checks.finite(name, value)
@@ -141,7 +141,7 @@ class HealthNetwork:
     def directed_friendships(self):
         """int64 `(2E, 2)`: source v and target u of every psi(v, u).
 
-        Row e is friendship e as listed, row E + e the other way round.
+        Row e is friendship e as listed, row E + e the same reversed.
         """
         return np.concatenate([self.friendships, self.friendships[:, ::-1]])
 
@@ -153,13 +153,13 @@ class HealthNetwork:
         max_friends=None,
         stride=1,
     ):
-        """Makes the rows that behaviour at the next step is predicted from.
+        """Makes rows of features with labels of the next step's behaviour.
 
         Row (u, t) holds, clipped to the public bounds: the attributes of u
         at t ("present"), at t-1, ..., t-history ("history"), one social
         number at t ("social") and the public events of t+1 ("events").
-        Nothing later than t is read but the public events; the label reads
-        the activity at t and t+1. Rows are ordered by step, then by user.
+        Only the public events are later than t. The label depends on the
+        activity at t and t+1. Rows are ordered by step, then by user.
 
         Args:
             history: int >= 0, the steps before t.
@@ -170,14 +170,13 @@ class HealthNetwork:
 
                 * `"none"`: it is left out.
                 * `"public"`: 1/|F_u| sum of psi_t(v, u), the paper's term.
-                  psi is taken as public input: no other user's attributes
-                  are read.
+                  psi is a public input: no other user's attributes enter.
                 * `"friends"`: 1/|F_u| sum of psi_t(v, u) times v's activity
-                  at t, scaled by its public bounds to [0, 1]. It reads
-                  other users' attributes.
-            max_friends: int, required by (and only for) `"friends"`: F_u is
-                then cut by `counted_friendships`, so that a user counts at
-                most so many friends and is counted by at most so many.
+                  at t, scaled by its public bounds to [0, 1]. Other users'
+                  attributes enter.
+            max_friends: int, required by (and only for) `"friends"`:
+                `counted_friendships` then shortens F_u, so that a user counts
+                at most this many friends and is counted by at most this many.
             stride: int, steps between the windows of a user.
 
         Returns:
@@ -288,10 +287,10 @@ class HealthNetwork:
 def counted_friendships(friendships, users, max_friends):
     """Chooses friendships so that nobody has more than `max_friends`.
 
-    A fixed rule on the public graph: friendships are gone through by the
-    number of friends of the two together, then by the two ids, and kept
-    while both have room. A kept friendship counts both ways, so a user
-    counts at most `max_friends` friends and is counted by at most so many.
+    A fixed rule on the public graph: friendships are sorted by the total number
+    of friends of the two users, then by the two ids. One after the other is
+    kept if both users have room. A kept friendship counts both ways, so a user
+    counts at most `max_friends` friends and is counted by at most as many.
 
     Args:
         friendships: int `(E, 2)`.
@@ -299,7 +298,7 @@ def counted_friendships(friendships, users, max_friends):
         max_friends: positive int.
 
     Returns:
-        bool `(E,)`, which are kept.
+        bool `(E,)`, whether each is kept.
     """
     max_friends = checks.count("max_friends", max_friends)
     ends = np.sort(np.asarray(friendships).reshape(-1, 2), axis=1)

@@ -146,18 +146,18 @@ def simulate(
     """Simulates a synthetic health social network.
 
     Users have a motivation that drifts slowly. A day's activity follows
-    motivation, the weekly rhythm, public events, what active friends let
-    one see of them, competitions and the fatigue of the day before.
-    Messages and competitions come from the motivated; biomarkers follow
-    activity. Day by day, from the past to the future.
+    motivation, the weekly rhythm, public events, the visible activity of
+    friends, competitions and the fatigue of the day before. Motivated users
+    start messages and competitions; biomarkers follow activity. Days are
+    simulated in order.
 
     Args:
-        resolution: `"daily"`, or `"weekly"`: weeks of simulated days, of
-            which behaviours and messages are counted, steps and distance
-            averaged, and biomarkers those of the last day.
+        resolution: `"daily"`, or `"weekly"`: sums seven simulated days to a
+            week. Behaviours and messages are counted, steps and distance
+            averaged, biomarkers taken from the last day.
         seed: int, seed of the NumPy generator.
-        users: int >= 2; friendships, messages and competitions are in
-            proportion.
+        users: int >= 2; the numbers of friendships, messages and competitions
+            are proportional to it.
         steps: int, days or weeks; `None` is 300 or 48.
         parameters: `SimulatorParameters`; `None` is the defaults.
 
@@ -182,7 +182,7 @@ def simulate(
     messages = round(_MESSAGES * size)
     # A friendship has at most one competition a day.
     competitions = min(round(_COMPETITIONS * size), friendships * days)
-    # One stream for each part, so that parts do not move one another.
+    # One random stream for each part, so that parts do not affect one another.
     streams = np.random.SeedSequence(seed).spawn(4)
     graph_rng, event_rng, psi_rng, rng = map(np.random.default_rng, streams)
     community, traits, edges = _graph(graph_rng, users, friendships, p)
@@ -209,8 +209,8 @@ def simulate(
 
 
 def _weekly(network):
-    """A daily network by weeks of seven days. The weekend event, the same in
-    every week, is left out."""
+    """Sums a daily network by weeks. Leaves out the weekend event, which is the
+    same in every week."""
     weeks = network.steps // _WEEK
 
     def by_week(values, axis):
@@ -303,7 +303,7 @@ def _calendar(rng, days, p):
 
 
 def _influence(rng, community, edges, days, p):
-    """psi `(days, 2E)`: what a user sees of a friend; nobody's activity."""
+    """psi `(days, 2E)`: how visible a friend is; independent of activity."""
     source, target = np.concatenate([edges, edges[:, ::-1]]).T
     closeness = p.closeness * rng.normal(size=len(source))
     challenge = p.challenge * _remember(
@@ -405,7 +405,7 @@ def _live(rng, traits, edges, events, psi, messages, competitions, p):
         met = np.where(rng.uniform(size=(len(met), 1)) < 0.5, met, met[:, ::-1])
         rivals = np.bincount(met.ravel(), minlength=users)
 
-        # Messages go where one is seen; the motivated write more.
+        # Messages go to friends who see the sender; motivated users write more.
         weight = psi[t] * np.exp(p.message_motivation * motivation[source])
         drawn = rng.choice(len(source), size=message_days[t], p=_shares(weight))
         to = target[drawn]

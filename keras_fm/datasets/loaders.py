@@ -1,4 +1,5 @@
-"""Loaders: the folder in KERAS_FM_DATA first, then the usual downloads."""
+"""Loads data sets from the folder KERAS_FM_DATA, else by the usual
+downloads."""
 
 import os
 from typing import Any
@@ -17,8 +18,8 @@ def load(name: str, rescale: bool = True) -> Any:
     health network.
 
     Images are float32 in [0, 1] (the public range of a pixel), labels int64
-    classes. With `rescale=False` those that are stored as integers 0..255
-    stay so, in a quarter of the memory, for a model that begins with
+    classes. With `rescale=False` images that are stored as integers 0..255 stay
+    integers and take a quarter of the memory; begin the model with
     `keras.layers.Rescaling(1 / 255)`.
 
     * `"digits"`: 1,797 scanned digits of 8x8 pixels, embedded in
@@ -29,11 +30,11 @@ def load(name: str, rescale: bool = True) -> Any:
       scikit-learn (9,298 digits of 16x16; the first 7,291 are for
       training).
     * a path that ends with `.npz`: arrays `x_train`, `y_train`, `x_test`,
-      `y_test`; integers are taken as pixels 0..255.
+      `y_test`; integers count as pixels 0..255.
     * `"health_network"`, `"health_network_weekly"`: a synthetic health
       social network of 254 users over 300 days or 48 weeks, made by
       `keras_fm.datasets.health_simulator.simulate` with seed 0; works
-      offline. One's own is a `keras_fm.datasets.HealthNetwork`.
+      offline. Your own network is a `keras_fm.datasets.HealthNetwork`.
 
     Args:
         name: str, see above.
@@ -45,8 +46,8 @@ def load(name: str, rescale: bool = True) -> Any:
         records: `(x, y)` with `x` `(n, features)`.
 
     Raises:
-        ValueError: if the name is unknown or a file does not hold what it
-            should.
+        ValueError: if the name is unknown, or a file lacks an array or holds
+            other values.
 
     Example:
 
@@ -109,7 +110,7 @@ def _images(x, rescale):
     if x.dtype.kind in "ui":
         if rescale:
             x = x.astype(np.float32)
-            # No second copy of all images.
+            # In place, without a second copy of all images.
             x /= 255
     elif x.dtype.kind == "f":
         x = x.astype(np.float32)

@@ -1,7 +1,7 @@
-"""Drawings of random pen strokes: public data to learn a public map from.
+"""Drawings of random pen strokes: public data to fit a public map.
 
-No drawing shows a letter or a digit on purpose and none is derived from a
-photographed or scanned record, so whatever is fitted to them alone costs no
+No drawing shows a letter or a digit on purpose, and none comes from a
+photographed or scanned record. So maps that are fitted to them alone use no
 privacy.
 """
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from keras_fm.kernel import checks
 
-# Points along the pen's way for one drawing: closer than a pixel together.
+# Points along the pen's path of one drawing, less than a pixel apart.
 _POINTS = 160
 _STROKES = 3
 _WAVES = 3
@@ -129,12 +129,12 @@ def _deform(rng, pens):
 
 
 def _fit(pens):
-    """Scales every way to a box of half side 1 and centres its ink."""
+    """Scales every path to a box of half side 1 and centres its ink."""
     low, high = pens.min(axis=1), pens.max(axis=1)
     half = (high - low).max(axis=1) / 2
     pens = pens / np.maximum(half, 1e-3)[:, None, None]
-    # Ink lies along the way: weigh points by the way to their neighbours,
-    # but not by the jump from one stroke to the next.
+    # Ink lies along the path: weigh points by the distance to their neighbours,
+    # without the jump from one stroke to the next.
     steps = np.linalg.norm(np.diff(pens, axis=1), axis=-1)
     steps = np.where(steps < 0.25, steps, 0)
     weight = np.pad(steps, ((0, 0), (1, 0))) + np.pad(steps, ((0, 0), (0, 1)))
@@ -143,7 +143,7 @@ def _fit(pens):
 
 
 def _render(pens, radius, image_size):
-    """Ink by the distance of each pixel to the pen's way."""
+    """Ink by the distance of each pixel to the pen's path."""
     # Sizes are in pixels of a 28x28 image; the pen's width counts too.
     scale = image_size / 28
     pens = pens * (scale * (10 - radius))[:, None, None]

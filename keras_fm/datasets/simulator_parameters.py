@@ -38,18 +38,18 @@ class SimulatorParameters:
             the events on activity.
         weekend_spread: standard deviation of the weekend's effect between
             users.
-        presence: how much an inactive friend in sight counts, where a fully
-            active one counts 1.
+        presence: how much a visible, inactive friend counts; a fully active one
+            counts 1.
         contagion: effect of yesterday's social pressure on activity.
         competition: effect on activity of a competition begun yesterday.
-        competition_most: how many of them count.
+        competition_most: the most competitions that count.
         fatigue: share of the debt of rest that is missing in activity.
         fatigue_memory: share of the debt that is left a day later.
-        habit: share of the excess of three days ago that comes back: one
-            trains every third day.
+        habit: share of the excess of three days ago that returns: people train
+            every third day.
         spell, spell_memory: standard deviation and daily correlation of a
             user's good and bad spells.
-        activity_noise: standard deviation of what is new every day.
+        activity_noise: standard deviation of each day's independent noise.
         exercise: log odds of an exercising day per unit of activity.
         goal: the goal of a day, relative to fitness.
         stride, stride_spread: metres per step, mean and deviation between
@@ -67,10 +67,11 @@ class SimulatorParameters:
         pulse_level, pulse_spread: resting heart rate without fitness.
         pulse_fitness: beats between no fitness and full fitness.
         pulse_noise: daily standard deviation.
-        message_motivation: how much more the motivated write, in logs.
+        message_motivation: effect of motivation on the log weight of a message.
         support_gap: how much more active a sender is (as a share of the
             most) who writes about a topic of support.
-        competition_motivation: how much more they compete, in logs.
+        competition_motivation: effect of both users' motivation on the log
+            weight of a competition.
     """
 
     communities: int = 16

@@ -1,1 +1,1 @@
-"""Layers below a head that learn from a release of their own."""
+"""Layers below a head that learn from their own release."""

@@ -1,4 +1,4 @@
-"""How the values of columns lie in their public ranges: for quantiles.
+"""Noisy histograms of columns over their public ranges, for quantiles.
 
 With z_j in [-1, 1] the value of column j of a record, scaled by public bounds,
 a record adds 1 to one of B equal bins of every column. Quantiles are
@@ -18,8 +18,8 @@ from keras_fm.kernel.query import OwnedSumQuery
 from keras_fm.kernel.sums import by_unit
 from keras_fm.preprocessing.column_moments import checked_columns
 
-# Noise of a tail that counts as none: this many standard deviations, so that
-# hardly one of hundreds of tails, each a little longer, is beyond it.
+# A tail within this many standard deviations of its noise counts as empty:
+# hardly one of hundreds of empty tails exceeds it.
 _MARGIN = 4.0
 
 

@@ -17,33 +17,35 @@ from keras_fm.preprocessing.proven_map import ProvenMap
 class DPPCA(ProvenMap):
     """Principal components of a released second moment: `(v - m) V S`.
 
-    `keras_fm.callbacks.PrivateModel` releases A = sum v v^T once (symmetric
-    Gaussian noise), V are the eigenvectors of the noisy A with the largest
-    eigenvalues. With `whitening` the components are scaled, too: the layer
-    then preconditions whatever is learned on top. Until its release it keeps
-    the first `units` inputs.
+    `keras_fm.callbacks.PrivateModel` releases A = sum v v^T once, with
+    symmetric Gaussian noise. V holds the eigenvectors of the noisy A with the
+    largest eigenvalues. `whitening` also scales the components (S), which helps
+    the layers above to train. Before its release the layer outputs the first
+    `units` inputs.
 
     Put public scaling before it (`NormalizationLayer`, `Rescaling` by public
-    constants), so that records obey `input_bound`; the noise is in
-    proportion to the square of that bound.
+    constants), so that records obey `input_bound`; the noise grows with the
+    square of that bound.
 
     Args:
-        units: int k >= 1, components that are kept, at most the inputs.
+        units: int k >= 1, number of components, at most that of the inputs.
         whitening: float in [0, 1/2]: a component with released eigenvalue s
-            is scaled by `(s / s_1)^-whitening`; 1/2 makes all components
-            equal in size. Lengths are not bounded then: put
+            is scaled by `(s / s_1)^-whitening`; 1/2 makes all components equal
+            in size. The outputs' norm is then not bounded: put
             `NormalizationLayer()` after the layer.
-        ridge_factor: float >= 0: s is the eigenvalue (at least 0) plus this
-            many spectral edges of the noise.
-        center: whether the released mean m is subtracted. It is read from a
+        ridge_factor: float >= 0: s is the released eigenvalue (at least 0) plus
+            this many times the spectral edge of the noise (about its largest
+            eigenvalue).
+        center: whether the released mean m is subtracted. It is computed from a
             constant entry beside the inputs.
         input_bound: public bound C on the L2 norm of an input.
-        clip: whether inputs outside the bound are scaled back at the release
-            instead of refused.
-        noise_multiplier: `None` for the noise of the layer's share of the
-            budget, or the noise's standard deviation over the sensitivity.
-        unprotected: `True` in a non-private twin: the layer then stays the map
-            that it is before a release.
+        clip: whether the release scales inputs beyond the bound back instead of
+            refusing them.
+        noise_multiplier: `None` for the noise that the layer's share of the
+            budget pays for, or the noise's standard deviation over the
+            sensitivity.
+        unprotected: `True` in a non-private twin: the layer then stays as it is
+            before a release.
 
     Input shape: `(batch, inputs)`. Output shape: `(batch, units)`.
 
@@ -103,7 +105,7 @@ class DPPCA(ProvenMap):
             name="kernel",
             shape=(inputs, self.units),
             initializer=lambda shape, dtype: ops.eye(*shape, dtype=dtype),
-            # Whatever `trainable` of a model around it is set to.
+            # Even if `trainable` of the model is set.
             trainable=False,
         )
         self.bias = None
@@ -123,7 +125,7 @@ class DPPCA(ProvenMap):
     def compute_output_shape(self, input_shape):
         return (input_shape[0], self.units)
 
-    # What the release reads ----------------------------------------------
+    # What the release uses -----------------------------------------------
 
     @property
     def constant(self):
@@ -132,12 +134,12 @@ class DPPCA(ProvenMap):
 
     @property
     def moment_bound(self):
-        """L2 bound on what the second moment is taken of."""
+        """L2 bound on the vectors of the second moment."""
         return math.hypot(self.input_bound, self.constant or 0.0)
 
     @property
     def num_features(self):
-        """Length of what the second moment is taken of."""
+        """Length of the vectors of the second moment."""
         return self.input_dim + self.center
 
     def augment(self, inputs):
@@ -156,8 +158,8 @@ class DPPCA(ProvenMap):
             directions: orthonormal columns `(inputs, units)`.
             variances: `(units,)`, at least 0, descending.
         """
-        # No noise stood out where the released variance is 0: raising such
-        # a direction to the others would divide by it.
+        # A direction of released variance 0 did not exceed the noise: whitening
+        # would divide by it.
         scale = np.full(len(variances), float(self.whitening == 0))
         found = variances > 0
         scale[found] = (variances[found] / variances[0]) ** -self.whitening

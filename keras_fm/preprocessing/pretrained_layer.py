@@ -1,4 +1,4 @@
-"""What layers have in common that learn before the output layer does."""
+"""The common part of layers that learn before the output layer."""
 
 import numpy as np
 
@@ -8,14 +8,15 @@ from keras_fm.preprocessing.proven_map import ProvenMap
 
 
 class PretrainedLayer(ProvenMap):
-    """A layer that is learned from records without labels, in either form.
+    """A layer that learns from records without labels, in either form.
 
-    A subclass says by `noise_shapes`, `claimed_sensitivity`, `claim_reads`
-    and `claim_reason` what its published form perturbs.
+    A subclass describes the noise of its published form by `noise_shapes`,
+    `claimed_sensitivity`, `claim_reads` and `claim_reason`.
 
     Args:
         guarantee: `"proven"`: the weights are functions of a release; or
-            `"published"`: they train on the records, under fixed noise.
+            `"published"`: they train on the records, with fixed noise in the
+            objective.
     """
 
     def __init__(self, guarantee="proven", trainable=None, **kwargs):
@@ -25,26 +26,26 @@ class PretrainedLayer(ProvenMap):
         if trainable is None:
             trainable = guarantee == "published"
         super().__init__(trainable=trainable, **kwargs)
-        # Set when a training step with the perturbed objective is traced.
+        # Set when a step with the perturbed objective is traced.
         self.objective_in_use = False
 
     def set_pretraining(self, value):
-        """Whether weights that only pre-training uses are trained: they have
-        no gradient anywhere else."""
+        """Whether to train the weights that only pre-training uses: they have
+        no gradient elsewhere."""
         raise NotImplementedError
 
     # Published: fixed noise ----------------------------------------------
 
-    # What pre-trains the layer in a model of one's own: the name of a view
-    # in `keras_fm.models`, and what it is compiled with.
+    # Pre-trains the layer in your own model: the name of a view in
+    # `keras_fm.models`, and its arguments of `compile`.
     _view: str | None = None
     _compiled_with = '"adam"'
 
     def how_to_pretrain(self, model=None):
-        """Code that pre-trains the layer under its noise, for errors.
+        """Code that pre-trains the layer with its noise, for error messages.
 
         Args:
-            model: the model that it is in, if that is known.
+            model: the model that holds the layer, if known.
         """
         if hasattr(model, "pretrain"):
             return "`model.pretrain(x, private)`"
@@ -88,7 +89,7 @@ class PretrainedLayer(ProvenMap):
         raise NotImplementedError
 
     def claim_reads(self, settings):
-        """What the published form reads and perturbs, in words."""
+        """What the published form uses and perturbs, in words."""
         raise NotImplementedError
 
     # Why the claim is not a proof, and class of the paper's settings.
@@ -108,7 +109,7 @@ class PretrainedLayer(ProvenMap):
             )
 
     def claims(self, publishing):
-        """What `guarantee="published"` is charged for pre-training."""
+        """The ledger's charge for pre-training with `guarantee="published"`."""
         self.check_published()
         settings = publishing.settings(self.settings_class)
         per_step = getattr(settings, "noise_per_step", False)
@@ -138,5 +139,6 @@ class PretrainedLayer(ProvenMap):
         ]
 
     def kept_noise(self, name, value):
-        """What is kept of a noise: a subclass may drop what has no effect."""
+        """The kept part of a noise: a subclass may drop parts without
+        effect."""
         return value

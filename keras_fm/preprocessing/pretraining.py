@@ -1,4 +1,4 @@
-"""Pre-training of a stack, layer by layer, by ordinary `compile` and `fit`."""
+"""Pre-trains a stack layer by layer, with ordinary `compile` and `fit`."""
 
 import warnings
 
@@ -11,7 +11,7 @@ def lowest(layers, depth):
     """The lowest `depth` layers of a stack; all of them for `None`.
 
     Raises:
-        ValueError: if there are not so many.
+        ValueError: if the stack has fewer.
     """
     depth = len(layers) if depth is None else depth
     most = len(layers)
@@ -38,27 +38,27 @@ def fit_stack(
     optimizer,
     verbose,
 ):
-    """Trains one layer of a stack after the other, without labels.
+    """Trains the layers of a stack one after the other, without labels.
 
-    Proven: one fit of the topmost view, in which `private` releases every
-    layer of the stack that has no release yet; nothing else is trained.
+    In the proven form there is one fit, of the topmost view: `private` releases
+    every layer of the stack without a release, and nothing else is trained.
 
     Args:
         view: function from a depth (1, 2, ...) to the Keras model that trains
             the layer at that depth; its `stack` holds the layers up to there.
-        depth: int, how many layers the stack has.
+        depth: int, number of layers of the stack.
         x: the records.
         private: a `PrivateModel`, or `None` for the non-private twin.
-        proven: whether the model is of the proven form.
+        proven: bool, whether the model has the proven form.
         loss: `None`, a Keras loss, or a function from the topmost layer of a
-            view to one.
+            view to a loss.
         epochs, batch_size, optimizer, verbose: as in `compile` and `fit`.
 
     Returns:
         list of `keras.callbacks.History`, one for each fit.
 
     Raises:
-        ValueError: if a proven model is given no `private`.
+        ValueError: if a proven model gets no `private`.
     """
     if proven and private is None:
         raise ValueError(
@@ -81,12 +81,12 @@ def fit_stack(
         try:
             with warnings.catch_warnings():
                 if proven:
-                    # All weights come from the release, as they should.
+                    # Keras warns since all weights come from the release.
                     warnings.filterwarnings("ignore", ".*trainable weights")
                 history = stage.fit(
                     x,
                     epochs=1 if proven else epochs,
-                    # One batch shows the released weights at work.
+                    # One batch is enough to see the released weights work.
                     steps_per_epoch=1 if proven else None,
                     batch_size=batch_size,
                     callbacks=[] if private is None else [private],
@@ -95,7 +95,7 @@ def fit_stack(
         finally:
             for layer, was in zip(below, trainable):
                 layer.trainable = was
-            # After `trainable`, which reaches all weights of a layer.
+            # After `trainable`, which changes all weights of a layer.
             for layer in stage.stack:
                 layer.set_pretraining(False)
         histories.append(history)

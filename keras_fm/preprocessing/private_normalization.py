@@ -14,38 +14,37 @@ from keras_fm.preprocessing.proven_map import ProvenMap
 
 @keras.saving.register_keras_serializable(package="keras_fm")
 class PrivateNormalization(ProvenMap):
-    """`keras.layers.Normalization` whose statistics are released: every column
-    to mean 0 and standard deviation 1.
+    """`keras.layers.Normalization` with privacy: scales every column to a
+    released mean of 0 and standard deviation of 1.
 
-    In the place of `adapt`, which no ledger sees,
-    `keras_fm.callbacks.PrivateModel` releases the sums and sums of squares of
-    the columns once, in the plan and the budget of the model (a tenth of it,
-    unless `Proven(shares=...)` says otherwise). Until its release the layer
+    Keras' `adapt` would use the records without any ledger counting it. Here
+    `keras_fm.callbacks.PrivateModel` releases noisy sums and sums of squares of
+    the columns once. They are in the model's plan and use a tenth of its
+    budget, or the share in `Proven(shares=...)`. Before its release the layer
     maps the public bounds to [-1, 1].
 
-    Outputs lie in `[-limit, limit]`; their length still grows with the number
-    of columns: put `NormalizationLayer()` after the layer (or after public
-    features of it).
+    Outputs lie in `[-limit, limit]`, but their norm grows with the number of
+    columns: put `NormalizationLayer()` after the layer (or after public
+    features of its output).
 
     Args:
         bounds: `(low, high)`, the public range of the columns: numbers, or
-            one for each. Never read from records. Values outside count as the
-            nearest bound. The noise is in proportion to `high - low`: a range
-            ten times too wide costs ten times the noise, unless `quantiles`
-            narrow it.
-        axis: int, the axis of the columns or channels. Over all other axes
-            but the first, a record counts by its mean.
+            one for each. Do not compute them from private records. Values
+            outside count as the nearest bound. The noise is proportional to
+            `high - low`: a range ten times too wide has ten times the noise,
+            unless `quantiles` narrow it.
+        axis: int, the axis of the columns or channels. A record counts with its
+            mean over all other axes but the first.
         limit: float > 0, the public bound on an output.
         quantiles: `None`, or `(lower, upper)` such as `(0.01, 0.99)`: a
             histogram of each column is released first (another twentieth of
-            the budget), and these quantiles of it take the place of the
-            bounds, to a 256th of the public range. Values beyond them count
-            as the nearest.
+            the budget), and its quantiles replace the bounds, to a 256th of the
+            public range. Values beyond them count as the nearest one.
         missing: `None` (NaN is refused), or `"mean"`: NaN is left out of the
-            statistics and becomes 0, the released mean. The layer must then
-            be the only one that reads the records.
-        unprotected: `True` in a non-private twin: the layer then stays the
-            map that it is before a release.
+            statistics and mapped to 0, the released mean. Then no other layer
+            may take the records as inputs.
+        unprotected: `True` in a non-private twin: the layer then stays as it is
+            before a release.
 
     Input and output shape: `(batch, ..., columns)`, or with the columns in
     another axis.
@@ -73,7 +72,7 @@ class PrivateNormalization(ProvenMap):
         quantiles: Any = None,
         **kwargs: Any,
     ) -> None:
-        # Half precision has no room for columns as they come.
+        # Unscaled columns may not fit into half precision.
         super().__init__(autocast=False, **kwargs)
         low, high = bounds_lib.checked_pair("bounds", bounds)
         self.bounds = (low.tolist(), high.tolist())
@@ -84,7 +83,7 @@ class PrivateNormalization(ProvenMap):
 
     @property
     def takes_missing(self):
-        """Whether NaN is a value that the layer knows what to do with."""
+        """Whether the layer accepts NaN."""
         return self.missing is not None
 
     def build(self, input_shape):
@@ -102,7 +101,7 @@ class PrivateNormalization(ProvenMap):
             for bound in self.bounds
         )
         self._public, self._own_axis = (low, high), axis
-        # Columns in their axis, one entry in every other.
+        # Columns in their axis, length 1 in every other.
         self._shape = [1] * rank
         self._shape[axis] = self.num_columns
         middle, half = _middle_and_half(low, high)
@@ -119,15 +118,15 @@ class PrivateNormalization(ProvenMap):
             initializer=lambda shape, dtype: ops.convert_to_tensor(
                 value, dtype=dtype
             ),
-            # Whatever `trainable` of a model around it is set to.
+            # Even if `trainable` of the model is set.
             trainable=False,
             autocast=False,
         )
 
     @property
     def _limits(self):
-        """Where values are clipped: the public bounds, or what quantiles of
-        a release made of them."""
+        """Where values are clipped: the public bounds, or released
+        quantiles."""
         if self.quantiles is None:
             return self._public
         return self.low, self.high
@@ -173,17 +172,16 @@ class PrivateNormalization(ProvenMap):
         return [0.1] if self.quantiles is None else [0.05, 0.1]
 
     def scaled(self, inputs, low, high):
-        """Columns as a query takes them: last, the bounds at -1 and 1;
-        NumPy."""
+        """Columns for a query: in the last axis, bounds at -1 and 1; NumPy."""
         x = np.moveaxis(np.asarray(inputs, np.float64), self._own_axis, -1)
-        # Finite values may be too far out for a float64: they are at a bound.
+        # Finite values may overflow when scaled: clip them to a bound first.
         x = np.where(np.isinf(x), x, np.clip(x, low, high))
         middle, half = _middle_and_half(low, high)
         return (x - middle) / half
 
     def planned_releases(self, reading):
-        """The releases of the layer: the moments of its columns, and before
-        them the histograms that say between which bounds."""
+        """The releases of the layer: with `quantiles` the histograms that
+        narrow the bounds, then the moments of the columns."""
         common = {
             "num_columns": self.num_columns,
             "missing": self.takes_missing,
@@ -204,7 +202,7 @@ class PrivateNormalization(ProvenMap):
             middle, half = _middle_and_half(*self._public)
             found = release.range_of(*self.quantiles)
             low, high = (np.float32(middle + half * edge) for edge in found)
-            # Far from 0 single precision may not tell them apart.
+            # Far from 0 they may be equal in single precision.
             apart = low < high
             set_range(
                 *(

@@ -5,10 +5,10 @@ from keras_fm.core.private_part import ReleasedLayer
 
 
 class ProvenMap(ReleasedLayer):
-    """A layer that is learned from records without labels, by a release.
+    """A layer that learns from records without labels, by a release.
 
-    A subclass says by `release_names`, `default_shares` and `steps` what it
-    releases.
+    A subclass defines its releases by `release_names`, `default_shares` and
+    `steps`.
     """
 
     def __init__(self, trainable=False, **kwargs):
@@ -33,7 +33,7 @@ class ProvenMap(ReleasedLayer):
         """Refuses a layer of the proven form in a published model.
 
         Raises:
-            ValueError: saying what to do instead.
+            ValueError: names the alternative.
         """
         raise ValueError(
             f"{type(self).__name__} '{self.name}' learns from a proven "

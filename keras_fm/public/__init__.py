@@ -1,1 +1,1 @@
-"""Maps that no private record shaped."""
+"""Feature maps that were made without private records."""

@@ -10,9 +10,9 @@ from keras import ops
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Activation:
-    """A function of one variable that acts on every unit.
+    """An activation that acts on every unit by itself.
 
-    Where a derivative jumps (ReLU at 0) it is the one from the left.
+    If a derivative jumps (ReLU at 0), the value from the left is used.
 
     Attributes:
         name: its Keras name.
@@ -74,7 +74,7 @@ def _gelu_curvature(a):
 
 
 def _elu_slope(a):
-    # The exponential of what is not chosen must not overflow.
+    # The exponential must not overflow in the branch that is not chosen.
     return ops.where(a > 0, ops.ones_like(a), ops.exp(ops.minimum(a, 0)))
 
 

@@ -1,4 +1,4 @@
-"""What layers share that are fitted to public data by `adapt`."""
+"""The common part of layers that `adapt` fits to public data."""
 
 import math
 
@@ -9,13 +9,13 @@ from keras_fm.kernel import checks
 
 
 class AdaptedLayer(keras.layers.Layer):
-    """A map of single records, made from public data, that says from which.
+    """A map of single records, fitted to public data that it names.
 
-    Its weights are NaN until `adapt` or a saved file fills them: a forgotten
-    map must not pass for one. `public_data` is for reports.
+    Its weights are NaN until `adapt` or a saved file fills them, so a forgotten
+    `adapt` shows. `public_data` describes the data in reports.
     """
 
-    # How `adapt` is called, and what `public_data` tells beside the words.
+    # The call of `adapt`, and the numbers in `public_data` beside the words.
     _adapt_call = "adapt(public_data, description=...)"
     _told: tuple[str, ...] = ("records",)
 
@@ -32,7 +32,7 @@ class AdaptedLayer(keras.layers.Layer):
         )
 
     def _tell(self, description, **numbers):
-        """Keeps what was adapted to."""
+        """Keeps a description of the public data."""
         self.public_data = {"description": description, **numbers}
 
     @staticmethod
@@ -51,7 +51,7 @@ class AdaptedLayer(keras.layers.Layer):
     def load_own_variables(self, store):
         super().load_own_variables(store)
         if self.public_data is None:
-            # Weights alone do not say what they were fitted to.
+            # Weights alone do not name the data they were fitted to.
             self._tell(
                 "not stated (weights loaded from a file)",
                 **dict.fromkeys(self._told),
@@ -92,7 +92,7 @@ class AdaptedProjection(AdaptedLayer):
         self.bias.assign(-mean @ kernel)
 
     def linear_part(self, x):
-        """All of it, for layer-wise relevance."""
+        """The whole layer is linear; for layer-wise relevance."""
         return self(x)
 
     def call(self, inputs):
@@ -107,8 +107,8 @@ class AdaptedProjection(AdaptedLayer):
 
 
 def signed(directions):
-    """Columns whose largest entry is positive: an eigenvector's sign is
-    arbitrary."""
+    """Flips columns so that the largest entry is positive: an eigenvector's
+    sign is arbitrary."""
     largest = abs(directions).argmax(axis=0)
     signs = directions[largest, range(directions.shape[1])]
     return directions * ((signs > 0) * 2 - 1)

@@ -26,12 +26,12 @@ class DiscriminantProjection(AdaptedProjection):
 
     The output is `w_i u_i . (f - c)` for the `units` largest `g_i`, with
     `u` of length 1 in the metric on the right and `w = sqrt(g / (1 + g))`.
-    Subtracting the public mean spares the sensitivity for what tells
-    records apart; a bound on the output's norm does not follow, so put
+    Subtracting the public mean removes the part that all records share, so the
+    bounded norm is left for differences. The output's norm is not bounded: put
     `NormalizationLayer` after it.
 
-    The data given to `adapt` must be public or synthetic: what it held is
-    in the kernel in the clear. `public_data` says what it was.
+    The data given to `adapt` must be public or synthetic, because the kernel
+    reveals it. `public_data` describes it.
 
     Source: Fisher's linear discriminant (1936), with shrinkage.
 
@@ -40,8 +40,8 @@ class DiscriminantProjection(AdaptedProjection):
         shrinkage: number > 0, share of the mean within-group variance that
             is added to every direction.
         center: bool, whether the public mean is subtracted.
-        public_data: `None`, or what `adapt` saw, as kept in the config of
-            an adapted layer.
+        public_data: `None`, or the description of the data of `adapt`, from the
+            config of an adapted layer.
 
     Input shape: `(..., features)`. Output shape: `(..., units)`.
 
@@ -88,12 +88,12 @@ class DiscriminantProjection(AdaptedProjection):
                 spread over batches. Memory holds the sums of two `features
                 x features` matrices and one mean for each group.
             groups: array `(n,)` of integers, equal for records of a group.
-            description: str, says in reports what the public data is.
+            description: str, names the public data in reports.
 
         Raises:
             ValueError: if shapes disagree, a feature is not finite, or there
-                are fewer than two groups. (A `LinAlgError`, which is one, if
-                no group varies inside.)
+                are fewer than two groups. (A `LinAlgError`, a subclass, if no
+                group varies inside.)
         """
         self._check_description(description)
         if groups is not None:

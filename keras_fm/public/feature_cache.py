@@ -1,12 +1,11 @@
-"""Features of records on disk, for whoever asks for it.
+"""Caches features of records on disk, if you ask for it.
 
-Extracting features can take longer than everything that follows. A
-`FeatureCache` keeps them between runs under a name that is a hash of all that
-they depend on.
+Extracting features can take longer than training on them. A `FeatureCache`
+keeps them between runs. The name of a file is a hash of everything the features
+depend on.
 
-Features of private records are as private as the records. Nothing in the
-library makes a cache by itself; the folder must be kept, and deleted, like
-the records.
+Features of private records are as private as the records. The library never
+makes a cache by itself. Protect and delete the folder like the records.
 """
 
 import hashlib
@@ -29,37 +28,37 @@ from keras_fm.kernel import checks
 from keras_fm.public import features as features_lib
 from keras_fm.version import __version__
 
-# Of what the names of files are hashes of.
+# Version of what is hashed into the names of files.
 _FORMAT = 2
-# Records that are read, extracted and written at a time.
+# Records processed at a time.
 _ROWS = 4096
 _OURS = re.compile(r"[0-9a-f]{64}\.npy|[\w-]+\.part")
 
 
 class FeatureCache:
-    """Features of records in files, made again when anything changes.
+    """Keeps features of records in files, and recomputes them after any change.
 
-    The name of a file is a SHA-256 over the records (bytes, shape, type),
-    the map (classes, configs, weights), Keras' precision, the backend and
-    the versions of the libraries and the processor that compute. The code of
-    a layer of your own is not among these: delete the folder when it changes.
+    The name of a file is a SHA-256 of the records (bytes, shape, type), the map
+    (classes, configs, weights), Keras' precision, the backend, the library
+    versions and the processor. It does not cover the code of your own layers:
+    delete the folder when that changes.
 
-    *Privacy.* The files hold features of every record in the clear, and the
-    names of the files tell whoever has the records that these were used.
-    They are as private as the records: only you can read the folder (0700)
-    and its files (0600), nothing in keras_fm uses a cache that you did not
-    make, no guarantee covers it, and `clear` deletes it. On disks that keep
-    old blocks, in backups and in synchronised folders deleted files may live
-    on: choose the folder as you would for the records.
+    *Privacy.* The files hold unprotected features of every record, and their
+    names reveal to anybody with the same records that these were used. No
+    guarantee covers them, so they are as private as the records. Only you can
+    read the folder (0700) and its files (0600), and keras_fm uses no cache that
+    you did not make. `clear` deletes the files, but copies may survive in
+    backups, synchronised folders and old disk blocks. Choose the folder as you
+    would for the records.
 
-    A file is in its place when it is whole. That is no protection against
+    A file gets its name only when it is complete. This does not protect against
     somebody who can write into the folder.
 
     Args:
-        folder: where; made with its parents if it is missing.
+        folder: path of the folder; created, with its parents, if missing.
 
     Raises:
-        ValueError: if others can enter the folder, or it is not yours.
+        ValueError: if other users can enter the folder, or own it.
 
     Example:
 
@@ -76,7 +75,7 @@ class FeatureCache:
     def __init__(self, folder: str | os.PathLike) -> None:
         self._folder = os.fspath(folder)
         os.makedirs(self._folder, mode=0o700, exist_ok=True)
-        # Elsewhere a mode says nothing about others.
+        # On other systems the mode does not show access by others.
         if os.name == "posix":
             found = os.stat(self._folder)
             mode = stat.S_IMODE(found.st_mode)
@@ -93,37 +92,37 @@ class FeatureCache:
         x: np.ndarray | Sequence[str],
         name: str | None = None,
     ) -> np.ndarray:
-        """The features of records, from the disk if they are there.
+        """The features of records, from disk if they are cached.
 
-        Memory does not depend on the number of records: some of them are
-        extracted at a time, and the result is mapped, not read.
+        Memory does not grow with the number of records: they are processed in
+        pieces, and the result is a memory map.
 
-        A map that is no Keras model (ONNX, another library) is a function of
-        *one* record. It never sees two, so no batch can mix them: a network
-        that is quantised as it runs, for instance, may take its scale from
-        all records of a batch. What it was made of is yours to say, and that
-        it keeps nothing of the records it has seen.
+        A map that is not a Keras model (ONNX, another library) must be a
+        function of *one* record. It is called with one at a time, so no batch
+        can mix records; a dynamically quantised network, for instance, may take
+        its scale from a whole batch. You declare that the function was made
+        without private records and keeps nothing of the records it sees.
 
         Args:
-            map_: a built Keras model from records to features that needs no
-                privacy: every layer is public, or was released. Or a
-                function from one record to an array of its features.
+            map_: a built Keras model from records to features, in which every
+                layer is public or was released. Or a function from one record
+                to an array of its features.
             x: array `(n, ...)` of numbers; may be an `np.memmap`. For a
                 function also a list of texts.
-            name: what a function computes, to the version of its weights:
-                nothing of it is in its code. With another name features are
-                extracted again. A model needs none.
+            name: for a function: names what it computes, including the version
+                of its weights, which the library cannot see. Under another name
+                features are extracted again. A model needs none.
 
         Returns:
             `(n, ...)` float32, read-only.
 
         Raises:
-            ValueError: if the map holds statistics of batches (not so in a
-                frozen body), holds a private layer that was not released, or
-                computes what its config does not tell (`Lambda`); if a
-                function has no name, or its features have
-                several shapes or are not finite; if `x` holds no plain
-                numbers (or texts) or no record. Nothing is written then.
+            ValueError: if the map uses statistics of batches (unless frozen),
+                holds a private layer without a release, or a layer whose config
+                does not describe it (`Lambda`); if a function has no name, or
+                its features have several shapes or are not finite; if `x` is
+                empty, or not of plain numbers (or texts). Nothing is written
+                then.
             OSError: if the disk is full or the folder is gone.
         """
         if isinstance(map_, keras.Model):
@@ -146,7 +145,7 @@ class FeatureCache:
         return found
 
     def clear(self) -> None:
-        """Deletes the files of this cache, and nothing else in its folder."""
+        """Deletes the files of this cache and nothing else in its folder."""
         for name in os.listdir(self._folder):
             if _OURS.fullmatch(name):
                 os.remove(os.path.join(self._folder, name))
@@ -155,9 +154,9 @@ class FeatureCache:
         return f"<FeatureCache in {self._folder!r}>"
 
     def _read(self, path, shape):
-        """The features in a file, or `None` if they are not there."""
+        """The features in a file, or `None` if it is missing."""
         try:
-            # Maps objects never: they would be pickled.
+            # A memory map never unpickles objects.
             found = np.lib.format.open_memmap(path, mode="r")
         except (FileNotFoundError, ValueError):
             return None
@@ -166,8 +165,8 @@ class FeatureCache:
         return found
 
     def _write(self, path, shape, map_, x):
-        """Beside their place, and then there at once."""
-        # Made with mode 0600.
+        """Writes the features to a temporary file, then renames it."""
+        # Creates it with mode 0600.
         number, part = tempfile.mkstemp(".part", dir=self._folder)
         try:
             with os.fdopen(number, "wb") as file:
@@ -185,7 +184,7 @@ class FeatureCache:
 
 
 def _some(map_, rows, shape):
-    """Features of some records, of this shape each."""
+    """Features of some records, each of this shape."""
     if isinstance(map_, _OneByOne):
         h = map_(rows)
     else:
@@ -200,7 +199,7 @@ def _some(map_, rows, shape):
 
 
 class _OneByOne:
-    """A function of one record, applied to some."""
+    """Applies a function of one record to several."""
 
     def __init__(self, function, name):
         layer = isinstance(function, keras.layers.Layer)
@@ -282,7 +281,7 @@ def _checked_records(x, text=False):
 
 
 def _key(map_, x):
-    """SHA-256 of all that the features of `x` depend on, in hexadecimals."""
+    """Hexadecimal SHA-256 of everything the features of `x` depend on."""
     digest = hashlib.sha256()
 
     def take(data):
@@ -316,7 +315,7 @@ def _bytes(array):
 
 
 def _setting():
-    """Where and by what features are computed."""
+    """The software and the processor that compute features."""
     backend = keras.backend.backend()
     return {
         "format": _FORMAT,
@@ -336,8 +335,8 @@ def _setting():
 def _renamed(config, names):
     """A config with layers named by the order in which they appear.
 
-    Keras counts names up in a process: the same map has other ones in each.
-    Nothing else is renamed, or two maps could have one key.
+    Keras numbers names within a process, so the same map has different names in
+    each. Nothing else is renamed, or two maps could get one key.
 
     Args:
         config: of `serialize_keras_object`.

@@ -1,7 +1,7 @@
 """Named public feature maps for images: recipes of public layers.
 
-Each maps a record on its own and is made without private records, so it
-needs no privacy. The last step of every map is unit L2 norm.
+Each maps one record at a time and is made without private records, so it uses
+no privacy. Every map ends by scaling its features to unit L2 norm.
 """
 
 import keras
@@ -38,7 +38,7 @@ _GROUP_EPSILON = {
     "scattering_strokes": 1e-3,
     "scattering_scenes": 1e-5,
 }
-# Maps beside each other, half of the features from each.
+# Concatenated maps, half of the features from each.
 _BESIDE = {
     "scattering_patches": ("scattering_scenes", "patches"),
     "strokes_patches": ("scattering_strokes", "patches"),
@@ -57,46 +57,45 @@ def build(
     patch_sizes=None,
     mixtures=3000,
 ):
-    """Layers of a public feature map, ready to put before a private layer.
+    """Builds a public feature map to put before a private layer.
 
     * `"pixels"`: the pixels themselves.
     * `"scattering"`: wavelet scattering (two octaves, eight angles), each
       image's channels centred and scaled in groups of three, a random
       projection to `units`.
-    * `"scattering_strokes"`: the same scattering, then the directions that
-      tell drawn pen strokes apart (`DiscriminantProjection` adapted to
-      `keras_fm.datasets.pen_strokes`), `units` of them.
-    * `"patches"`: a `PatchDictionary` of `keras_fm.datasets.drawn_scenes`
-      and the leading directions of what it says of them
-      (`PrincipalProjection`), `units` of them. Patches are of 6 x 6 and of
-      4 x 4 pixels, or half of a smaller image. Photographs, images of three
-      channels, show the same mirrored, so responses are averaged over a
-      flip; those of one channel may be letters and are not.
-    * `"scattering_patches"`: the scattering, its directions found in drawn
-      scenes as those of `"patches"` are, beside `"patches"`; half of
-      `units` each.
-    * `"strokes_patches"`: `"scattering_strokes"` beside `"patches"`, half
-      of `units` each.
+    * `"scattering_strokes"`: the same scattering, then the `units` directions
+      that separate drawn pen strokes best (`DiscriminantProjection` adapted to
+      `keras_fm.datasets.pen_strokes`).
+    * `"patches"`: a `PatchDictionary` adapted to
+      `keras_fm.datasets.drawn_scenes`, then the `units` leading directions of
+      its responses to them (`PrincipalProjection`). Patches have 6 x 6 and 4 x
+      4 pixels, or half the side of a smaller image. Images of three channels
+      are taken for photographs: responses are averaged over a left-right flip.
+      Images of one channel may be letters and are not flipped.
+    * `"scattering_patches"`: concatenates the scattering, projected on
+      directions found in drawn scenes, and `"patches"`; half of `units` each.
+    * `"strokes_patches"`: concatenates `"scattering_strokes"` and `"patches"`;
+      half of `units` each.
 
     Args:
         name: one of `FEATURES`.
         input_shape: `(height, width, channels)` of one image.
-        units: int, features kept; never more than the map has. `None` for
-            800, 4000 of `"patches"`, 1600 of two maps beside each other.
-        shapes, variants: size of the drawn public data set of strokes.
-        filters, scenes: of patches, the size of each dictionary and of the
-            drawn public data set.
-        patch_sizes: of patches, sizes in pixels, a dictionary for each;
-            `None`: see above.
-        mixtures: of maps found in scenes, see `PrincipalProjection`.
+        units: int, number of features, at most those the map has. `None` means
+            800, for `"patches"` 4000, for two concatenated maps 1600.
+        shapes, variants: size of the public data set of drawn strokes.
+        filters, scenes: for patches, the size of each dictionary and of the
+            public data set of drawn scenes.
+        patch_sizes: for patches, sizes in pixels, one dictionary each; `None`:
+            see above.
+        mixtures: for maps found in scenes, see `PrincipalProjection`.
 
     Returns:
         A `keras.Sequential` from images to features of unit L2 norm.
 
     Raises:
-        ValueError: if the name is unknown, or what is no image is asked for
-            more than pixels, or scenes for images that have neither one nor
-            three channels.
+        ValueError: if the name is unknown, `input_shape` is not an image (only
+            `"pixels"` takes others), or a map found in scenes does not get one
+            or three channels.
 
     Example:
 
@@ -137,7 +136,7 @@ def build(
 
 
 def _map(name, input_shape, units, strokes, drawn, sized):
-    """One map, which stands alone or beside another."""
+    """One map, to use alone or concatenated."""
     if name == "patches":
         base = _scene_patches(input_shape, scenes=drawn["scenes"], **sized)
         return _with_scene_map(name, base, input_shape, units, **drawn)
@@ -252,7 +251,7 @@ def _scene_patches(input_shape, filters, scenes, patch_sizes=None):
 def _with_scene_map(name, base, input_shape, units, scenes, mixtures):
     """`base` and a `PrincipalProjection` of drawn scenes seen through it; no
     private record is used."""
-    # Others than a dictionary was made from.
+    # Other scenes than those the dictionary was made from.
     h = extract(base, _drawn(input_shape, scenes, seed=1))
     units = min(units, base.output_shape[-1], scenes - 1)
     layer = PrincipalProjection(
@@ -275,13 +274,13 @@ def _drawn(input_shape, scenes, seed=0):
 
 
 def extract(map_, x):
-    """Applies a feature map to an array in batches of one shape: another one
+    """Applies a feature map to an array in batches of one shape: another shape
     would be compiled anew, and may round differently."""
     batch = _batch()
     if len(x) < batch:
         return map_.predict(x, batch_size=batch, verbose=0)
     found = None
-    # `predict` would hold a copy of x, and of all features in the end.
+    # `predict` would hold a copy of x and of all features.
     for start in range(0, len(x), batch):
         rows = np.asarray(x[start : start + batch])
         short = batch - len(rows)
@@ -295,9 +294,9 @@ def extract(map_, x):
 
 
 def _batch():
-    """Records at a time: where a device is fastest (docs/results/speed.md)."""
+    """The batch size at which a device is fastest (docs/results/speed.md)."""
     if keras.backend.backend() != "jax":
         return 128
-    # A processor takes a scattering of them in pieces.
+    # On a processor, a scattering splits them further.
     devices = keras.distribution.list_devices()
     return 256 if all(d.startswith("cpu") for d in devices) else 1024

@@ -7,7 +7,7 @@ from keras import ops
 from keras_fm.core import layer_arguments
 from keras_fm.kernel import checks
 
-# Of a square: sums of them are still finite in single precision.
+# Largest square: sums of them stay finite in single precision.
 _LARGEST = 1e34
 
 
@@ -19,7 +19,7 @@ class LocalResponseNormalization(keras.layers.Layer):
 
     the sum over the `size` maps around h at the same position (AdLM Eq. 22;
     the denominator is pCDBN's Z). Outputs lie in [-1, 1]. Every record is
-    treated on its own, so the layer needs no privacy.
+    treated on its own, so the layer uses no privacy.
 
     Args:
         size: positive odd int l, number of maps in the sum.
@@ -77,8 +77,8 @@ def local_response(h, size, q, a, beta):
     h = ops.cast(h, "float32")
     places = np.arange(h.shape[-1])
     near = np.abs(places[:, None] - places) <= size // 2
-    # A product takes one pass over the maps, sums take `size`; it must see no
-    # infinity.
+    # A matrix product goes over the maps once, sums `size` times. It must get
+    # no infinity.
     squares = ops.minimum(h * h, _LARGEST)
     energy = ops.matmul(squares, ops.convert_to_tensor(near, "float32"))
     floor = _power(q + a * energy, beta)
@@ -86,7 +86,7 @@ def local_response(h, size, q, a, beta):
 
 
 def _power(x, beta):
-    # A power takes longer than exponential and logarithm, these than roots.
+    # Roots are faster than exponential and logarithm, these than a power.
     if beta == 0.75:
         root = ops.sqrt(x)
         return root * ops.sqrt(root)

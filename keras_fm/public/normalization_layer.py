@@ -13,29 +13,29 @@ _NORMS = ("l2", "l1", "linf")
 
 @keras.saving.register_keras_serializable(package="keras_fm")
 class NormalizationLayer(keras.layers.Layer):
-    """Brings every record into the unit ball that a sensitivity needs.
+    """Scales every record to norm 1 at most, as sensitivities require.
 
     Modes:
 
     * `"unit"` (default without `bounds`): each record divided by its norm;
       zero stays zero.
     * `"ball"`: each record scaled back to norm 1 only if it is longer.
-    * `"box"` (default with `bounds`): public bounds `low <= x <= high` to
-      the ball, `(x - low) / ((high - low) sqrt(d))` for `"l2"`; values
-      outside are clipped. This is dPA's Eq. 13 with public constants in the
-      place of the data's minimum and maximum.
-    * `"batch"`: the published form, minimum and maximum of each feature
-      over the batch while training and running extremes at inference (dPA
-      Eq. 13; with `norm="linf"` AdLM's dense form). With `running=False`
-      the batch's own extremes at inference too, and no state. It mixes
-      records, so a proven model refuses it.
+    * `"box"` (default with `bounds`): maps public bounds `low <= x <= high`
+      into the ball, `(x - low) / ((high - low) sqrt(d))` for `"l2"`; values
+      outside are clipped. This is dPA's Eq. 13 with public constants instead of
+      the data's minimum and maximum.
+    * `"batch"`: the papers' form (dPA Eq. 13; with `norm="linf"` AdLM's dense
+      form). It uses each feature's minimum and maximum over the batch in
+      training and running extremes at inference. With `running=False` inference
+      uses the batch's extremes too, and the layer has no state. It mixes
+      records, so a model with a proven guarantee refuses it.
 
-    `"unit"`, `"ball"` and `"box"` treat every record on its own: they need
-    no privacy and have no state.
+    `"unit"`, `"ball"` and `"box"` treat every record on its own: they use no
+    privacy and have no state.
 
     Args:
         bounds: `None`, or `(low, high)`: scalars, or arrays of one record's
-            shape. Public constants, never read from private records.
+            shape. Public constants, never computed from private records.
         norm: `"l2"`, `"l1"` or `"linf"`, over all axes but the first.
         mode: see above.
         running: see `"batch"`.
@@ -94,7 +94,7 @@ class NormalizationLayer(keras.layers.Layer):
 
     @property
     def depends_on_data(self):
-        """Whether the layer mixes records or keeps what it saw."""
+        """Whether the layer mixes records or keeps statistics of them."""
         return self.mode == "batch"
 
     def call(self, inputs, training=False):

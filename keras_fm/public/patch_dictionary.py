@@ -8,34 +8,33 @@ from keras_fm.kernel import checks
 from keras_fm.public.adapted_layer import AdaptedLayer
 from keras_fm.public.patch_responses import PatchResponses
 
-# Public patches for each filter, and at least.
+# Public patches for each filter, and the fewest in all.
 _PATCHES, _FEWEST = 25, 20_000
-# Images whose patches are looked at together while adapting.
+# Images whose patches are processed together while adapting.
 _IMAGES = 256
 
 
 @keras.saving.register_keras_serializable(package="keras_fm")
 class PatchDictionary(PatchResponses, AdaptedLayer):
-    """Responses of a dictionary of image patches, pooled: public features.
+    """Public image features: pooled responses to a dictionary of patches.
 
-    Every patch of an image is centred and divided by `sqrt(variance +
-    epsilon)` of its own, whitened by the covariance of public patches,
-    compared with `filters` directions of unit length (`z`), and split into
-    `max(z - threshold, 0)` and `max(-z - threshold, 0)`. Both are averaged
-    over `cells x cells` regions of the image, and the averages raised to
-    `exponent`, so that a few strong responses do not drown the others. Each
-    record is mapped on its own and all constants come from public data, so
-    the layer costs no privacy.
+    Every patch of an image is centred, divided by its own `sqrt(variance +
+    epsilon)` and whitened by the covariance of public patches. Its products `z`
+    with `filters` directions of unit length are split into `max(z - threshold,
+    0)` and `max(-z - threshold, 0)`. Both are averaged over `cells x cells`
+    regions of the image. The averages are raised to `exponent`, so that a few
+    strong responses do not dominate. Each record is mapped on its own and all
+    constants come from public data, so the layer uses no privacy.
 
     `adapt` finds whitening and directions in public images: eigenvectors of
     the patches' covariance scaled by `(variance + whitening)**-1/2`, then
-    `rounds` of spherical k-means. Directions that differ by the sign give
-    the same features, as do mirror images if `flip`; k-means takes these
-    for one.
+    `rounds` of spherical k-means. Directions that differ only in sign give the
+    same features, and with `flip` so do mirror images; k-means treats them as
+    one.
 
-    With `flip` the features are the means over the image and its mirror
-    image. The mirrored responses cost additions only: whitened patches have
-    even and odd components, and the mirror turns the sign of the odd ones.
+    With `flip` the features are means over the image and its mirror image. The
+    mirrored responses take additions only: mirroring changes the sign of the
+    odd components of whitened patches and leaves the even ones.
 
     Source: Coates, Lee and Ng, An Analysis of Single-Layer Networks in
     Unsupervised Feature Learning, 2011; Coates and Ng, The Importance of
@@ -48,13 +47,12 @@ class PatchDictionary(PatchResponses, AdaptedLayer):
         patch_size: int >= 2, height and width of a patch.
         strides: int, pixels from one patch to the next.
         threshold: number >= 0.
-        cells: int, number of regions down and across, each half as far
-            from the next as it is long.
-        flip: bool, whether responses are averaged over a flip from left to
-            right.
+        cells: int, number of regions down and across; neighbours overlap by
+            half.
+        flip: bool, whether responses are averaged over a left-right flip.
         exponent: number in (0, 1]; 1 leaves the averages as they are.
-        components: int, most components of a whitened patch that are kept;
-            half of them even and half odd if `flip`.
+        components: int, the most components of a whitened patch to keep; with
+            `flip` half of them even and half odd.
         epsilon: number > 0, added to a patch's variance; the default is for
             pixels in [0, 1].
         whitening: number > 0, added to the components' variances.
@@ -62,14 +60,14 @@ class PatchDictionary(PatchResponses, AdaptedLayer):
         seed: int, of the choice of public patches.
         data_format: `"channels_last"`, `"channels_first"`, or `None` for
             the Keras setting.
-        public_data: `None`, or what `adapt` saw, as kept in the config of
-            an adapted layer.
+        public_data: `None`, or the description of the data of `adapt`, from the
+            config of an adapted layer.
 
     Input shape: `(batch, height, width, channels)`, height and width known
     and at least `patch_size + strides * (cells - 1)`.
 
-    Output shape: `(batch, cells, cells, 2 * filters)`: of each filter what
-    agrees, then of each what opposes. With `"channels_first"` the channel
+    Output shape: `(batch, cells, cells, 2 * filters)`: the positive parts of
+    all filters, then the negative parts. With `"channels_first"` the channel
     axis comes second in both.
 
     Raises:
@@ -135,7 +133,7 @@ class PatchDictionary(PatchResponses, AdaptedLayer):
         Args:
             public_images: array of the input's shape, in its units; with
                 `"channels_first"` the channels come second.
-            description: str, says in reports what the public data is.
+            description: str, names the public data in reports.
 
         Raises:
             ValueError: if the images are not finite, or their patches do not
@@ -185,8 +183,8 @@ class PatchDictionary(PatchResponses, AdaptedLayer):
             sums = np.zeros_like(d)
             for start in range(0, len(z), 4096):
                 rows = z[start : start + 4096]
-                # A direction, its opposite and their mirror images are one:
-                # the signs of the even and the odd part are free.
+                # A direction, its opposite and their mirror images count as
+                # one: the signs of the even and the odd part are free.
                 near = np.abs(rows[:, :even] @ d[:, :even].T)
                 near += np.abs(rows[:, even:] @ d[:, even:].T)
                 found = near.argmax(axis=1)

@@ -1,7 +1,7 @@
-"""Responses of a dictionary of image patches, pooled.
+"""Pooled responses to a dictionary of image patches.
 
-What `PatchDictionary` and `PrivatePatches` have in common: a map of single
-images, whatever its whitening and its directions come from.
+The common part of `PatchDictionary` and `PrivatePatches`: a map of single
+images by a given whitening and given directions.
 """
 
 import math
@@ -12,12 +12,12 @@ from keras import ops
 
 from keras_fm.kernel import checks
 
-# Filters that answer at a time: what they say stays near the processor.
+# Filters applied at a time, so that their responses stay in the cache.
 _FILTERS = 64
 
 
 class PatchResponses(keras.layers.Layer):
-    """Pooled responses of directions among whitened patches.
+    """Pooled responses of whitened patches to directions.
 
     A subclass makes the weights by `_add_map_weight` and fills them; the
     arguments are those of `keras_fm.layers.PatchDictionary`.
@@ -62,7 +62,7 @@ class PatchResponses(keras.layers.Layer):
         raise NotImplementedError
 
     def _check_ready(self):
-        """Refuses to answer before there is a map."""
+        """Refuses a call before the map is set."""
 
     # Shapes ---------------------------------------------------------------
 
@@ -99,7 +99,7 @@ class PatchResponses(keras.layers.Layer):
         return found
 
     def _ranks(self, channels):
-        """Components kept that are even, and odd."""
+        """Numbers of even and of odd components that are kept."""
         even, odd = (part.shape[1] for part in self._bases(channels))
         if not self.flip:
             return min(self.components, even), 0
@@ -110,7 +110,7 @@ class PatchResponses(keras.layers.Layer):
         height, width, channels = self._image_shape(input_shape)
         p, ranks = self.patch_size, self._ranks(channels)
         if self.flip and (width - p) % self.strides:
-            # The mirror image of the grid of patches would be another one.
+            # The mirrored grid of patches would not be the same grid.
             raise ValueError(
                 "With `flip`, the width less `patch_size` must be a multiple "
                 f"of `strides`. Received: width={width}, patch_size={p}, "
@@ -129,7 +129,7 @@ class PatchResponses(keras.layers.Layer):
             regions((length - p) // self.strides + 1, self.cells)
             for length in (height, width)
         )
-        # Rows are added up to where a region begins or ends, then weighed.
+        # Rows are summed between the edges of regions, then weighted.
         (ends,) = np.nonzero(np.diff(down, axis=1).any(axis=0))
         self._ends = [0, *(ends + 1).tolist(), down.shape[1]]
         down = down[:, self._ends[:-1]]
@@ -168,7 +168,7 @@ class PatchResponses(keras.layers.Layer):
             oppose[-1] = oppose[-1] - t
         y = ops.concatenate([*agree, *oppose], axis=-1)
         if self.exponent < 1:
-            # Rounding may leave a mean of zeros below zero.
+            # Rounding may leave a mean of zeros slightly negative.
             y = ops.power(ops.maximum(y, 0.0), self.exponent)
         y = ops.reshape(y, (-1, self.cells, self.cells, 2 * self.filters))
         if self.data_format == "channels_first":
@@ -176,10 +176,10 @@ class PatchResponses(keras.layers.Layer):
         return ops.cast(y, self.compute_dtype)
 
     def _whitened(self, x, strides):
-        """Components of the patches that are so many pixels apart, `(n, rows,
-        columns, components)`."""
-        # Centring and whitening are linear; a patch's deviation is one
-        # number for all of its components.
+        """Components of the patches at this stride, `(n, rows, columns,
+        components)`."""
+        # Centring and whitening are linear; a patch has one deviation for all
+        # its components.
         y = ops.conv(
             x,
             ops.cast(self.whitener, x.dtype),
@@ -197,14 +197,15 @@ class PatchResponses(keras.layers.Layer):
                 data_format="channels_last",
             )
 
-        # Around the image's own mean: squares of offsets lose digits.
+        # Around the image's own mean: squares of large offsets lose digits.
         x = x - ops.mean(x, axis=(1, 2, 3), keepdims=True)
         variance = ops.maximum(means(x * x) - ops.square(means(x)), 0.0)
         y = y * ops.rsqrt(variance + self.epsilon)
         return y - ops.cast(self.centre, x.dtype)
 
     def _responses(self, patches, directions):
-        """Of all positions, and with `flip` those of the mirrored filters."""
+        """Responses at all positions; with `flip` also of the mirrored
+        filters."""
         k = self._even
         even = ops.matmul(patches[..., :k], directions[:k])
         if not self.flip:
@@ -234,15 +235,15 @@ class PatchResponses(keras.layers.Layer):
     # Whitening ------------------------------------------------------------
 
     def _whitening(self, mean, second, channels, noise=0.0):
-        """`(whitener, centre, even)`: the map, what it makes of the mean
-        patch, and how many of its columns are even.
+        """`(whitener, centre, even)`: the map, its output for the mean patch,
+        and the number of its even columns.
 
         Args:
             mean: `(d,)`, of patches.
             second: `(d, d)`, their second moment.
             channels: int, of the images.
-            noise: what the second moment may be wrong by, in any direction;
-                a component with less variance is not raised above it.
+            noise: possible error of the second moment in any direction; a
+                component with less variance is not raised above it.
 
         Raises:
             ValueError: if the patches do not vary.
@@ -250,7 +251,8 @@ class PatchResponses(keras.layers.Layer):
         columns, centre = [], []
         bases, ranks = self._bases(channels), self._ranks(channels)
         for basis, rank, is_odd in zip(bases, ranks, (False, True)):
-            # Of patches and their mirror images the odd part has no mean.
+            # Patches and their mirror images together have an odd part of mean
+            # 0.
             here = np.zeros(basis.shape[1]) if is_odd else mean @ basis
             moment = basis.T @ second @ basis - np.outer(here, here)
             values, vectors = np.linalg.eigh(moment)
@@ -302,8 +304,8 @@ def regions(length, cells):
             + 1` equal parts of the line.
 
     Returns:
-        float64 array `(cells, length)`, rows of sum 1; turned by half a turn
-        it is the same.
+        float64 array `(cells, length)`, rows of sum 1, unchanged by a rotation
+        by 180 degrees.
 
     Example:
 

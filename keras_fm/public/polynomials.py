@@ -1,12 +1,12 @@
 """Polynomials (and piecewise lines) that stand in for an activation.
 
 The functional mechanism perturbs the coefficients of a polynomial objective,
-so the polynomial decides both what is released and what is lost by the
-approximation. Four ways to make one; each result carries its largest error:
+so the polynomial decides what is released and how much the approximation loses.
+There are four ways to make one; each result carries its largest error:
 
     chebyshev   the truncated Chebyshev series (pCDBN Eq. 10), any function;
     taylor      about 0, with exact coefficients (dPA, AdLM, pCDBN_TE);
-    published   the polynomial printed in the pCDBN paper, which is neither;
+    published   the polynomial printed in the pCDBN paper, neither of the two;
     piecewise   linear interpolation (pCDBN_PW).
 
 From an activation to an energy: with c = x / Z, |c| <= radius, a feature map
@@ -32,7 +32,8 @@ __all__ = ["Polynomial", "chebyshev", "piecewise", "published", "taylor"]
 # In powers of z, the rounding of a Chebyshev sum grows like 2.4^degree.
 MAX_DEGREE = 30
 MAX_PIECES = 1000
-# Full precision for the smooth activations (radius 100), 1e-8 for relu.
+# Quadrature nodes: full precision for the smooth activations (radius 100), 1e-8
+# for relu.
 _NODES = 2**14
 _GRID = 10_000
 
@@ -46,7 +47,7 @@ class Polynomial:
         radius: the approximation's interval is [-radius, radius].
         error: the largest absolute error on that interval, up to float64
             rounding (about 1e-15 times the largest of the summed terms).
-        name: how it was made.
+        name: str, how it was made.
     """
 
     coefficients: tuple
@@ -90,7 +91,7 @@ def softplus(z):
     return np.logaddexp(0.0, np.asarray(z, dtype=np.float64))
 
 
-# In float64, whatever the precision of z.
+# In float64 for every precision of z.
 ACTIVATIONS = {
     "sigmoid": lambda z: special.expit(np.asarray(z, dtype=np.float64)),
     "tanh": lambda z: np.tanh(np.asarray(z, dtype=np.float64)),
@@ -107,17 +108,17 @@ def chebyshev(activation="sigmoid", degree=7, radius=1.0):
 
     The coefficients are the integrals of Eq. 10, by Gauss-Chebyshev
     quadrature at 2^14 nodes; `degree` cuts the series. This is not the
-    interpolant at degree + 1 Chebyshev points, which for an analytic
-    function misses by up to twice as much: for the logistic function on
-    [-1, 1], 6.5e-8 against 1.2e-7 at degree 7, 1.1e-4 against 2.1e-4 at
-    degree 3. For a named activation, terms that symmetry makes zero are
-    exactly zero; so are those below 1e-15 of the largest value.
+    interpolant at degree + 1 Chebyshev points, whose error for an analytic
+    function is up to twice as large: for the logistic function on [-1, 1],
+    6.5e-8 against 1.2e-7 at degree 7, 1.1e-4 against 2.1e-4 at degree 3. For a
+    named activation, terms that symmetry makes zero are exactly zero; so are
+    those below 1e-15 of the largest value.
 
     Args:
         activation: a name in `ACTIVATIONS`, or a function of a float64 array
-            that returns an array of its shape. For one with kinks, or
-            features narrower than radius / 1000, `error` is only as good
-            as a grid of 20,001 points.
+            that returns an array of its shape. If it has kinks, or details
+            narrower than radius / 1000, `error` is only as exact as a grid of
+            20,001 points.
         degree: int in 0..30, the highest power.
         radius: float in [1e-3, 100], the interval is [-radius, radius].
 
@@ -168,18 +169,18 @@ def taylor(activation="sigmoid", degree=7, radius=1.0):
     For `"softplus"` and degree 2 this is the polynomial of the papers: the
     cross-entropy of a sigmoid unit with logit z and label y is
     `softplus(z) - y z`, so its expansion is `log 2 + (1/2 - y) z + z^2 / 8`
-    (dPA Eq. 11 and 14, AdLM Eq. 25). On |z| <= 1 it misses by at most
-    0.004886; the papers' constant 0.31466 is valid but 64 times looser.
+    (dPA Eq. 11 and 14, AdLM Eq. 25). On |z| <= 1 its error is at most 0.004886;
+    the papers' constant 0.31466 is valid but 64 times looser.
 
-    For `"tanh"` and degree 5 it is z - z^3/3 + 2 z^5/15, which pCDBN_TE has in
-    the place of a sigmoid.
+    For `"tanh"` and degree 5 it is z - z^3/3 + 2 z^5/15, which pCDBN_TE uses
+    instead of a sigmoid.
 
     The error is exact: every term of tanh z = sum_k 2z / (z^2 + a_k^2),
     a_k = (k - 1/2) pi, is a geometric series in -z^2 / a_k^2, whose
     remainder has one sign for z > 0 and grows with z. The same follows for
     the sigmoid, and by integration for softplus, so the largest error is at
     an end of the interval. Beyond the radius of convergence (pi, and pi/2
-    for tanh) a higher degree is worse; the error says so.
+    for tanh) a higher degree is worse, and `error` shows it.
 
     Args:
         activation: `"sigmoid"`, `"tanh"` or `"softplus"`.
@@ -208,20 +209,20 @@ def taylor(activation="sigmoid", degree=7, radius=1.0):
 
 
 def published(degree=7):
-    """The polynomial printed in the pCDBN paper, and its smaller relatives.
+    """The polynomial printed in the pCDBN paper, for any odd degree.
 
     At degree 7, (-5 z^7 + 21 z^5 - 35 z^3 + 35 z + 16) / 32: the paper's
     example of its Chebyshev expansion of the logistic function on [-1, 1].
-    It is not that expansion, nor close to it (0.322 away, 5 million times
-    the error of `chebyshev`). It is the step from 0 at -1 to 1 at 1 that is
-    flattest at both ends, the integral of (1 - z^2)^3 normalised, and comes
-    within 0.021 of sigmoid(5 z). Degree 2k + 1 integrates (1 - z^2)^k.
+    It is not that expansion, nor close to it: its error is 0.322, 5 million
+    times that of `chebyshev`. It is the normalised integral of (1 - z^2)^3,
+    which rises from 0 at -1 to 1 at 1 and is as flat as possible at both ends.
+    It comes within 0.021 of sigmoid(5 z). Degree 2k + 1 integrates (1 - z^2)^k.
 
     Args:
-        degree: odd int in 1..29; 7 is the one that was published.
+        degree: odd int in 1..29; the paper printed 7.
 
     Returns:
-        A `Polynomial` on [-1, 1]; its error is that against sigmoid(z).
+        A `Polynomial` on [-1, 1]; its error is measured against sigmoid(z).
 
     Raises:
         ValueError: if `degree` is anything else.
@@ -253,10 +254,10 @@ def published(degree=7):
 def piecewise(activation="sigmoid", pieces=8, radius=1.0):
     """Linear interpolation at equally spaced knots on [-radius, radius].
 
-    Equally spaced, as a piece of width w misses by up to w^2 / 8 max|f''|:
-    Chebyshev points make the pieces around the middle wider by pi/2, and
-    miss by 1.1 to 2.4 times as much for every named activation (4 to 16
-    pieces, radius 1 and 5). An even number of pieces makes relu exact.
+    The error of a piece of width w is up to w^2 / 8 max|f''|. Chebyshev points
+    would make the middle pieces wider by pi/2, with 1.1 to 2.4 times the error
+    for every named activation (4 to 16 pieces, radius 1 and 5). An even number
+    of pieces makes relu exact.
 
     Args:
         activation, radius: as in `chebyshev`.
@@ -307,9 +308,9 @@ def _taylor_coefficients(activation, degree):
 def _largest_error(difference, radius):
     """The largest |difference| on [-radius, radius].
 
-    A grid of 20,001 points with 0 in it, then two finer ones around every
-    local maximum that comes near the largest: to within 1e-12 of it for
-    everything here that is smooth, or has its kinks at 0 or at knots.
+    It searches a grid of 20,001 points that contains 0, then two finer grids
+    around every local maximum near the largest. For functions that are smooth,
+    or have kinks only at 0 or at knots, the result is exact to 1e-12.
     """
     step = radius / _GRID
     grid = step * np.arange(-_GRID, _GRID + 1)

@@ -27,20 +27,20 @@ class PrincipalProjection(AdaptedProjection):
         `v_i**power u_i . ((f - m) / s)`.
 
     With `power=0` these are principal components, with -1/2 whitened ones.
-    In between, weak directions count more without drowning the strong ones
-    in what only the public data lack; -1/4 served best on photographs seen
-    through drawn scenes. A bound on the output's norm does not follow, so
-    put `NormalizationLayer` after it.
+    Values in between strengthen weak directions, but not so much that
+    directions absent from the public data dominate. -1/4 was best for
+    photographs and drawn scenes. The output's norm is not bounded: put
+    `NormalizationLayer` after it.
 
-    For n records and d features that is an eigenvalue problem of size
-    min(n, d), and minutes where both are thousands. With `mixtures=k` the
-    records are first replaced by k orthonormal random combinations of them,
-    which leaves a problem of size k: `v` and `u` are those of the
-    combinations, good where `units` is a fair share of n and any directions
-    of little variance serve.
+    For n records and d features this is an eigenvalue problem of size min(n,
+    d); it takes minutes if both are thousands. With `mixtures=k` the records
+    are first replaced by k orthonormal random combinations, which makes the
+    size k. `v` and `u` are then those of the combinations. This is good enough
+    if `units` is a fair share of n and directions of little variance need not
+    be exact.
 
-    The data given to `adapt` must be public or synthetic: what it held is
-    in the kernel in the clear. `public_data` says what it was.
+    The data given to `adapt` must be public or synthetic, because the kernel
+    reveals it. `public_data` describes it.
 
     Source: principal components, Hotelling (1933); random combinations:
     Halko, Martinsson and Tropp, Finding Structure with Randomness, 2011.
@@ -49,12 +49,12 @@ class PrincipalProjection(AdaptedProjection):
         units: int >= 1, at most the number of input features.
         power: number in [-1, 0], see above.
         standardize: bool, whether `s` are the deviations of the features;
-            otherwise all are 1.
-        mixtures: `None`, or int >= `units`, see above. Fewer records than
-            that are taken as they are.
-        seed: int, of the random combinations.
-        public_data: `None`, or what `adapt` saw, as kept in the config of
-            an adapted layer.
+            otherwise `s` is 1.
+        mixtures: `None`, or int >= `units`, see above. Fewer records are used
+            as they are.
+        seed: int, for the random combinations.
+        public_data: `None`, or the description of the data of `adapt`, from the
+            config of an adapted layer.
 
     Input shape: `(..., features)`. Output shape: `(..., units)`.
 
@@ -99,7 +99,7 @@ class PrincipalProjection(AdaptedProjection):
         Args:
             public_features: array `(n, features)` with more than `units`
                 records.
-            description: str, says in reports what the public data is.
+            description: str, names the public data in reports.
 
         Raises:
             ValueError: if a feature is not finite, or the records differ in
@@ -111,7 +111,7 @@ class PrincipalProjection(AdaptedProjection):
         deviation = np.ones(x.shape[1])
         if self.standardize:
             deviation = x.std(axis=0)
-            # What does not vary is left as it is: it has no variance.
+            # Constant features are not scaled.
             deviation[deviation <= _TINY * deviation.max()] = 1.0
         rounding = 10 * np.finfo(x.dtype).eps
         if self.mixtures is None or self.mixtures >= len(x):
@@ -119,7 +119,7 @@ class PrincipalProjection(AdaptedProjection):
         else:
             x = _mixed(x, mean, deviation, self.mixtures, self.seed)
             found = _leading(x, np.zeros(1), np.ones(1), self.units)
-            # Their products are taken in float64.
+            # Their products are computed in float64.
             rounding = max(rounding**2, 10 * np.finfo("float64").eps)
         variance, directions = found
         # A direction that is only rounding must not be scaled up.
@@ -153,8 +153,8 @@ class PrincipalProjection(AdaptedProjection):
 
 
 def _mixed(x, mean, deviation, mixtures, seed):
-    """Orthonormal combinations of the standardised records, of variances as
-    theirs: float64 `(mixtures, d)`."""
+    """Orthonormal combinations of the standardised records, with their
+    variances: float64 `(mixtures, d)`."""
     rng = np.random.default_rng(seed)
     mixing = rng.standard_normal((len(x), mixtures), np.float32)
     mixing = np.linalg.qr(mixing)[0].astype(x.dtype)
@@ -168,8 +168,8 @@ def _mixed(x, mean, deviation, mixtures, seed):
 def _leading(x, mean, deviation, units):
     """Largest variances and their directions `(d, units)`.
 
-    The smaller of the two matrices of products is solved, of features or of
-    records, in the precision of the features.
+    Solves the smaller matrix of products, of features or of records, in the
+    precision of the features.
     """
     n, d = x.shape
     mean, deviation = mean.astype(x.dtype), deviation.astype(x.dtype)

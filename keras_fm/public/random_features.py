@@ -12,7 +12,7 @@ _KINDS = ("projection", "fourier", "sigmoid")
 
 @keras.saving.register_keras_serializable(package="keras_fm")
 class RandomFeatures(keras.layers.Layer):
-    """Features drawn from a seed, without looking at any data.
+    """Random features, drawn from a seed without using data.
 
     With `W` and `b` drawn once from `seed`, neither ever trained:
 
@@ -24,10 +24,10 @@ class RandomFeatures(keras.layers.Layer):
     * `"sigmoid"`: `sigmoid(W x / scale + b) - 1/2`, `b` uniform on [-1, 1):
       a hidden layer with public weights, centred at its public range.
 
-    The seed is public, so are the features; mapping a record costs no
-    privacy. The L2 norm of `"fourier"` features is at most `sqrt(2)`, that of
-    `"sigmoid"` at most `sqrt(units) / 2`; that of `"projection"` is not
-    bounded: put `NormalizationLayer` after it.
+    The seed is public, and so is the map; it uses no privacy. The L2 norm of
+    `"fourier"` features is at most `sqrt(2)`, that of `"sigmoid"` at most
+    `sqrt(units) / 2`; that of `"projection"` is not bounded: put
+    `NormalizationLayer` after it.
 
     Args:
         units: int >= 1, number of features.
@@ -65,13 +65,13 @@ class RandomFeatures(keras.layers.Layer):
 
     @property
     def public_data(self):
-        """What the layer was made from, for the privacy statement."""
+        """How the layer was made, for the privacy statement."""
         return f"random weights ({self.kind}, seed {self.seed})"
 
     def build(self, input_shape):
         features = input_shape[-1]
-        # From NumPy rather than a backend, so that a seed names the same
-        # features everywhere.
+        # NumPy draws them, so that a seed gives the same features on all
+        # backends.
         rng = np.random.default_rng(self.seed)
         kernel = rng.standard_normal((features, self.units))
         if self.kind == "projection":
@@ -97,7 +97,7 @@ class RandomFeatures(keras.layers.Layer):
         )
 
     def linear_part(self, x):
-        """What comes before the activation, for layer-wise relevance."""
+        """The part before the activation, for layer-wise relevance."""
         outputs = ops.matmul(x, self.kernel)
         if self.bias is None:
             return outputs

@@ -15,10 +15,9 @@ _FREQUENCY = 0.75 * math.pi
 _SUPPORT = 4.0
 # Under the root of the modulus, so that its gradient stays finite at 0.
 _TINY = 1e-12
-# Images at a time, on one processor by JAX: what they become meanwhile stays
-# near it.
+# Images at a time for JAX on a processor, so that they stay in its cache.
 _TOGETHER = 32
-# Numbers in the tables of a scale (64 MiB); larger images are convolved.
+# Most numbers in the tables of a scale (64 MiB); larger images are convolved.
 _MOST_NUMBERS = 2**24
 
 
@@ -108,16 +107,16 @@ def averaging_matrix(length, window, step):
 class WaveletBank:
     """Wavelets of one scale as matrices, for images of one size.
 
-    Continued by reflection, a line of pixels is a sum of cosines. What a
-    wavelet makes of a product of two cosines is known, so correlation and
-    sampling together are three matrix products: down the image to
-    frequencies; for each of them across the image, straight to the sampled
-    points; and back down. For two octaves of 28 x 28 pixels that is a seventh
-    of what a convolution multiplies.
+    A line of pixels that is continued by reflection is a sum of cosines. The
+    correlation of a wavelet with a product of two cosines is known. So
+    correlation and sampling together are three matrix products: down the image
+    to frequencies; for each frequency across the image, straight to the sampled
+    points; and back down. For two octaves of 28 x 28 pixels that takes a
+    seventh of a convolution's multiplications.
 
-    The real part of a wavelet is even and the imaginary part odd. The
-    wavelet of the opposite angle is a mirror image, which turns the sign of
-    all sines across: half of the angles give the others by a subtraction.
+    The real part of a wavelet is even and the imaginary part odd. The wavelet
+    of the opposite angle is a mirror image, in which all sines across change
+    sign. So half of the angles give the others by a subtraction.
 
     Args:
         scale, angles, resolution: see `morlet`.
@@ -144,7 +143,7 @@ class WaveletBank:
         )
 
         def table(part, i, j):
-            """Of cosines (0) or sines (1) down, and across."""
+            """The table of cosines (0) or sines (1) down, and across."""
             found = np.einsum(
                 "df,deb,eg->fgb", down[i], part, across[j], optimize=True
             )
@@ -171,7 +170,7 @@ class WaveletBank:
 
     @staticmethod
     def numbers(scale, angles, resolution, height, width):
-        """How many the tables hold."""
+        """How many numbers the tables hold."""
         points = -(-width // 2 ** (scale - resolution))
         return 2 * angles * height * width * points
 
@@ -203,8 +202,8 @@ class WaveletBank:
             y = ops.matmul(constant(back), y)
             return ops.reshape(y, (len(back), -1, across))
 
-        # A product for each part: compilers fuse what follows, and those
-        # that do not would copy the halves of one array.
+        # One product for each part: compilers fuse what follows; without one,
+        # the halves of a single array would be copied.
         real, imaginary, real_odd, imaginary_odd = (
             responses(table, back) if table.size else None
             for tables, back in zip(self._tables, self._synthesis)
@@ -240,7 +239,7 @@ def waved(length, points):
 
     Args:
         length: int `>= 2`, points on the line.
-        points: int array `(k,)`, where they are taken.
+        points: int array `(k,)`, the points at which they are evaluated.
 
     Returns:
         two float64 arrays `(k, length)`; the frequency of column f is
@@ -262,9 +261,9 @@ class Scattering2D(keras.layers.Layer):
     * order 1: `|x * psi[j, t]| * phi`
     * order 2: `||x * psi[j, t]| * psi[k, s]| * phi` for `k > j`
 
-    each sampled every `2**scales` pixels. The features are stable to small
-    shifts and deformations. Nothing is learned or read from data and each
-    record is mapped on its own, so the layer costs no privacy.
+    each sampled every `2**scales` pixels. The features change little under
+    small shifts and deformations. Nothing is learned from data and each record
+    is mapped on its own, so the layer uses no privacy.
 
     The wavelets are those usual for scattering of images (deviation 0.8,
     frequency 3 pi / 4, slant `4 / angles`), cut at 4 deviations; images are
@@ -457,7 +456,7 @@ class Scattering2D(keras.layers.Layer):
 
 
 def _has_one_processor():
-    # Other devices would wait for the next piece, other backends gain nothing.
+    # Other devices would wait between pieces; other backends gain nothing.
     if keras.backend.backend() != "jax":
         return False
     return [name[:3] for name in keras.distribution.list_devices()] == ["cpu"]
@@ -475,7 +474,7 @@ def convolution_kernels(scale, angles, resolution):
 
 
 def convolved(kernels, stride, x):
-    """What `WaveletBank.modulus` gives, by convolution."""
+    """Computes `WaveletBank.modulus` by convolution."""
     x = ops.expand_dims(ops.transpose(x, (1, 0, 2)), -1)
     radius = len(kernels) // 2
     for axis in (1, 2):
