@@ -1,16 +1,16 @@
 """Lower bounds on epsilon from guesses about secret coins.
 
-Somebody flips coins, lets each decide one record of a data set, runs a
-mechanism and guesses the coins from its output. The smaller epsilon is, the
-fewer guesses can be right; too many right ones refute it. Three settings:
+An auditor flips coins, lets each decide one record of a data set, runs a
+mechanism and guesses the coins from its output. A small epsilon limits how many
+guesses can be right; too many right ones refute it. Three settings:
 
 * one run, a coin for every canary (Steinke, Nasr and Jagielski 2023);
-* many runs, a coin for every run: whether it sees D or its neighbour D';
+* many runs, a coin for every run: it gets D or its neighbour D';
 * many runs on D and many on D', a test at a threshold between them.
 
-All are free of assumptions about the mechanism. A bound says "with this
-confidence the mechanism is not (epsilon, delta)-private for a smaller
-epsilon"; a bound of 0 says nothing. Proofs: docs/proofs/audit.md.
+None assumes anything about the mechanism. A bound means "with this confidence
+the mechanism is not (epsilon, delta)-private for a smaller epsilon"; a bound of
+0 means nothing. Proofs: docs/proofs/audit.md.
 """
 
 import dataclasses
@@ -22,21 +22,21 @@ from scipy import special, stats
 from keras_fm.kernel import checks
 
 _TOLERANCE = 1e-6
-# Of the error of a coin-run bound, what the share of guesses may use.
+# Part of the error of a coin-run bound for the share of guesses.
 _SHARE_OF_GUESSES = 0.1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CoinRunBound:
-    """What many runs show, each with a coin of its own.
+    """The lower bound from many runs, each with its own coin.
 
     Attributes:
         epsilon: the lower bound, 0 if nothing was shown.
-        ceiling: the bound had all of these guesses been right.
-        runs: on which the bound rests.
-        guesses, correct: runs that were guessed, and those guessed right.
-        threshold: score from which on a run was guessed.
-        delta, confidence: for which it holds.
+        ceiling: the bound if all of these guesses had been right.
+        runs: number of runs behind the bound.
+        guesses, correct: numbers of guessed runs, and of right guesses.
+        threshold: least score of a guessed run.
+        delta, confidence: at which the bound holds.
     """
 
     epsilon: float
@@ -54,7 +54,7 @@ class CoinRunBound:
 
 
 def one_run_p_value(correct, guesses, candidates, *, epsilon, delta):
-    """How likely so many right guesses are under (epsilon, delta).
+    """Bound on the probability of so many right guesses under (epsilon, delta).
 
     With q = 1 / (1 + exp(-epsilon)) and W ~ Binomial(guesses, q),
 
@@ -94,19 +94,19 @@ def one_run_epsilon(correct, guesses, candidates, *, delta, confidence=0.95):
     """Lower bound on epsilon from one run with many canaries.
 
     The largest epsilon, to 1e-6, whose `one_run_p_value` is at most
-    1 - confidence. It audits the relation that flipping one coin is a step
-    of: *swap* coins (one of two records or labels in the same place) audit
-    replace_one, *include* coins (present or not) audit add_remove.
+    1 - confidence. The coins fix the relation that is audited: *swap* coins
+    (one of two records or labels in the same place) audit replace_one,
+    *include* coins (present or not) audit add_remove.
 
     Assumes: the coins are fair, independent of each other and of all else;
     every guess depends on the coins through the output of the mechanism
-    only; `guesses` was fixed in advance (fewer may be made). Several counts
-    need a correction: `one_run_best`.
+    only; `guesses` was fixed in advance (fewer may be made). To try several
+    counts, use `one_run_best`, which corrects for it.
 
     Args:
-        correct: int or array, guesses that were right.
-        guesses: int or array, guesses that were made.
-        candidates: int or array, coins that were flipped, guessed or not.
+        correct: int or array, number of right guesses.
+        guesses: int or array, number of guesses made.
+        candidates: int or array, number of coins flipped, guessed or not.
         delta: float in [0, 1).
         confidence: float in [0.5, 1).
 
@@ -132,8 +132,8 @@ def one_run_epsilon(correct, guesses, candidates, *, delta, confidence=0.95):
 
 
 def of_counts(function, counts):
-    """A function of integers at every entry of arrays of one shape, once for
-    each set of integers: many audits differ in few counts."""
+    """Evaluates a function of integers at every entry of arrays of one shape,
+    once for each distinct set of integers."""
     rows = np.stack([a.ravel() for a in counts], axis=1)
     distinct, where = np.unique(rows, axis=0, return_inverse=True)
     found = np.array([function(*map(int, row)) for row in distinct])
@@ -141,11 +141,11 @@ def of_counts(function, counts):
     return found if found.ndim else float(found)
 
 
-# Counts recur: the ceiling of every audit, and simulated audits.
+# Counts recur, in the ceiling of every audit and in simulated audits.
 @functools.lru_cache(maxsize=4096)
 def _one_run_epsilon(correct, guesses, candidates, delta, level):
-    # Without delta the level is a quantile of the beta distribution, and
-    # with it the bound is smaller.
+    # With delta = 0 the level is a quantile of the beta distribution; a larger
+    # delta makes the bound smaller.
     high = odds_epsilon(*lower_rate(correct, guesses, level))
     if delta == 0 or high == 0:
         return high
@@ -183,12 +183,11 @@ def _p_value_of_epsilon(correct, guesses, candidates, delta):
 def coin_run_epsilon(correct, guesses, runs, *, delta, confidence=0.95):
     """Lower bound on epsilon from independent runs with a coin each.
 
-    Each run sees D or its neighbour D' by a fair coin, and its coin is
-    guessed from its output or not at all. With rates c of right and w of
-    wrong guesses per run, privacy is c <= exp(epsilon) w + delta. Given the
-    number of guesses the right ones are binomial: with the Clopper-Pearson
-    bounds rho on the share of right guesses and s on the share of runs that
-    were guessed,
+    A fair coin decides whether a run gets D or its neighbour D'. The coin is
+    guessed from the output, or not at all. With rates c of right and w of wrong
+    guesses per run, privacy is c <= exp(epsilon) w + delta. Given the number of
+    guesses the right ones are binomial: with the Clopper-Pearson bounds rho on
+    the share of right guesses and s on the share of runs that were guessed,
 
         epsilon >= log((rho - delta / s) / (1 - rho)).
 
@@ -225,16 +224,16 @@ def coin_run_epsilon(correct, guesses, runs, *, delta, confidence=0.95):
 
 
 def coin_run_bound(scores, coins, *, threshold, delta, confidence=0.95):
-    """`coin_run_epsilon` of runs that are guessed by their scores.
+    """`coin_run_epsilon` of runs whose coins are guessed by scores.
 
-    A run is guessed if |score| reaches the threshold: 1 if its score is
-    positive, else 0.
+    A run is guessed if |score| reaches the threshold. The guess is 1 for a
+    positive score, else 0.
 
     Args:
-        scores: `(N,)` finite floats, one for each run: functions of its
-            output, never of its coin.
+        scores: `(N,)` finite floats, one for each run; functions of its output,
+            never of its coin.
         coins: `(N,)` zeros and ones.
-        threshold: float >= 0, fixed without these runs.
+        threshold: float >= 0, chosen without these runs.
         delta: float in [0, 1).
         confidence: float in [0.5, 1).
 
@@ -280,8 +279,8 @@ def coin_run_bound(scores, coins, *, threshold, delta, confidence=0.95):
 def lower_rate(count, total, level):
     """Clopper and Pearson's lower bound on a rate, and one minus it.
 
-    Both to full precision: the one with P[Binomial(total, rate) >= count]
-    equal to `level`; 0 where nothing was counted.
+    The rate solves P[Binomial(total, rate) >= count] = `level`; it is 0 for a
+    count of 0. Both are exact to full precision.
     """
     count, total = np.broadcast_arrays(count, total)
     some = count > 0
@@ -322,7 +321,7 @@ def check_guesses(correct, guesses, total, whole="candidates"):
 
 
 def check_trained(name, values):
-    """`values` of a trained model as float64, if they are finite."""
+    """`values` of a trained model as float64; refuses infinity and NaN."""
     values = np.asarray(values, np.float64)
     if not np.all(np.isfinite(values)):
         raise ValueError(

@@ -1,9 +1,9 @@
-"""Canaries: records whose place in the training set a fair coin decides.
+"""Canaries: records that a fair coin puts into the training set or changes.
 
-A plan draws them, plants them into arrays and keeps the coins; what trains
-on the planted arrays never sees the coins otherwise. Afterwards the losses
-of the trained model at the canaries become scores whose sign guesses the
-coins. Flipping one coin is one step of the relation that is audited:
+A plan draws them, puts them into arrays and keeps the coins secret from the
+training. Afterwards the losses of the trained model at the canaries become
+scores; the sign of a score guesses the coin. Flipping one coin makes a
+neighbouring data set in the audited relation:
 
 * *swap*: every canary has a fixed place and takes one of two forms
   (replace_one, the number of records stays);
@@ -25,27 +25,27 @@ KINDS = ("labels", "noise", "unit")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CanaryPlan:
-    """How canaries are drawn: everything but the data.
+    """Settings for drawing canaries.
 
     Kinds of canaries:
 
-    * `"labels"`: real records with random wrong labels (with two classes,
-      which have but one wrong label, any). Needs labels.
+    * `"labels"`: real records with random wrong labels (with two classes, any
+      label). Needs labels.
     * `"noise"`: uniform noise inside public bounds, far from all records,
       with random labels.
     * `"unit"`: vectors of norm `bound`, the longest a clipped model admits,
-      with random labels: distinct basis vectors in random order while the
-      dimension has enough of them, random directions else.
+      with random labels: distinct basis vectors in random order if the
+      dimension has enough, else random directions.
 
-    The two forms of a *swap* are two random distinct labels of one record;
+    A *swap* canary has two forms: two random distinct labels of one record, or
     without labels two records of the kind. *Include* canaries have one form.
 
     Args:
         design: `"swap"` or `"include"`.
         kind: `"labels"`, `"noise"` or `"unit"`.
-        canaries: int m >= 1, how many.
-        seed: int, fixes canaries, places and coins. Whoever knows it knows
-            the coins: it belongs to the auditor alone.
+        canaries: int m >= 1, number of canaries.
+        seed: int, fixes canaries, places and coins. The seed reveals the coins,
+            so only the auditor may know it.
         low, high: public bounds of a feature (scalars or shaped like a
             record), for `"noise"`.
         bound: float > 0, for `"unit"`.
@@ -94,12 +94,12 @@ class CanaryPlan:
         return DESIGNS[self.design]
 
     def plant(self, x, y=None, classes=None):
-        """Puts the canaries into a data set.
+        """Puts canaries into a data set.
 
-        *Swap*: canaries replace m records drawn at random; the order of the
-        others stays. *Include*: `"labels"` canaries are m records drawn at
-        random that are taken out first, other kinds come in addition; those
-        present stand at random places.
+        *Swap*: canaries replace m random records; the order of the others
+        stays. *Include*: `"labels"` canaries are m random records that are
+        first taken out, canaries of other kinds are additional. Those whose
+        coin is 1 are put at random places.
 
         Args:
             x: `(n, ...)` features.
@@ -128,8 +128,8 @@ class CanaryPlan:
         labels = None if y is None else _class_labels(y, len(x), classes)
         if labels is None and self.kind == "labels":
             raise ValueError('kind="labels" needs `y` and `classes`.')
-        # Coins have a generator of their own: the canaries say nothing of
-        # them, whatever is drawn before.
+        # Coins have their own generator, so the canaries reveal nothing about
+        # them.
         drawing, flipping = np.random.SeedSequence(self.seed).spawn(2)
         rng = np.random.default_rng(drawing)
         coins = np.random.default_rng(flipping).integers(0, 2, self.canaries)
@@ -153,9 +153,9 @@ class CanaryPlan:
         )
 
     def _draw(self, x, labels, rows, classes, forms, rng):
-        """Forms of the records and labels; the axis of forms comes second.
+        """Forms of the records and labels; the second axis is the form.
 
-        Only what a coin decides has more than one form.
+        Only the part that a coin decides has more than one form.
         """
         shape, m = x.shape[1:], self.canaries
         if labels is None:
@@ -184,7 +184,7 @@ class CanaryPlan:
 
     def _swap(self, x, y, rows, canary_x, canary_y, coins):
         x, everyone = x.copy(), np.arange(len(rows))
-        # One form of the record serves both labels.
+        # One form of a record serves both labels.
         x[rows] = canary_x[everyone, coins % canary_x.shape[1]]
         if canary_y is None:
             return x, None
@@ -197,8 +197,8 @@ class CanaryPlan:
         if rows is not None:
             kept[rows] = False
         present = coins == 1
-        # A place for every record and canary, whatever the coins: one coin
-        # adds or removes one record and moves no other past another.
+        # Places of records and canaries do not depend on coins: a coin adds or
+        # removes one record and keeps the order of the others.
         keys = rng.random(kept.sum() + len(coins))
         order = np.argsort(
             np.concatenate([keys[: kept.sum()], keys[kept.sum() :][present]])
@@ -213,17 +213,17 @@ class CanaryPlan:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class PlantedCanaries:
-    """A training set with canaries, and what the auditor keeps.
+    """A training set with canaries, and the auditor's secrets.
 
     Attributes:
-        x, y: the training set; `y` in the form it was given, or `None`.
+        x, y: the training set; `y` in the given form, or `None`.
         canary_x: `(m, forms, ...)`: the records of the canaries. One form if
             the coin decides the label or the presence, two if the record.
         canary_y: `(m, 2)` classes (*swap*), `(m, 1)` (*include*) or `None`.
         rows: `(m,)` rows of the given arrays that were replaced (*swap*) or
             taken out; `None` if none were.
-        coins: `(m,)`, 0 or 1: the form taken (*swap*), the presence
-            (*include*). Secret from whatever trains.
+        coins: `(m,)`, 0 or 1: the form used (*swap*), or the presence
+            (*include*). Keep it from the training.
         plan: the `CanaryPlan`.
     """
 
@@ -283,11 +283,11 @@ def canary_losses(logits, labels, score="loss"):
         logits: `(m, classes)`, or `(m, 1)` logits of class 1 of two.
         labels: `(m, forms)` classes, as `PlantedCanaries.canary_y`.
         score: `"loss"`: cross-entropy; `"margin"`: minus the log-odds of the
-            label, the largest other logit against its own, which does not
-            saturate where a model is sure.
+            label, the largest other logit against its own. It does not saturate
+            if a model is sure.
 
     Returns:
-        `(m, forms)` floats, smaller where the label fits better.
+        `(m, forms)` floats, smaller for a label that fits better.
 
     Raises:
         ValueError: if a label is outside the classes or a logit is not
@@ -317,7 +317,7 @@ def canary_losses(logits, labels, score="loss"):
 
 
 def swap_scores(losses):
-    """Scores of *swap* canaries: positive guesses form 1.
+    """Scores of *swap* canaries: a positive one guesses form 1.
 
     Args:
         losses: `(m, 2)` losses of each canary in form 0 and in form 1.
@@ -338,15 +338,15 @@ def swap_scores(losses):
 
 
 def include_scores(losses, reference=None):
-    """Scores of *include* canaries: positive guesses "present".
+    """Scores of *include* canaries: a positive one guesses "present".
 
-    The median over all canaries is the zero: about half of them are in, and
-    it is a function of the output, so no assumption is spent on it.
+    The median over all canaries is subtracted, since about half of them are
+    present. It is a function of the output, so it needs no assumption.
 
     Args:
         losses: `(m,)` or `(m, 1)` losses of the trained model.
-        reference: `None`, or losses of the same shape of a model that was
-            trained on none of the canaries: how hard each one is by itself.
+        reference: `None`, or losses of the same shape from a model that was
+            trained without the canaries: how hard each one is by itself.
 
     Returns:
         `(m,)`: reference minus losses, minus its median.

@@ -1,4 +1,4 @@
-"""What a trained model says about canaries, as scores."""
+"""Scores of canaries from the outputs of a trained model."""
 
 import numpy as np
 
@@ -11,14 +11,14 @@ from keras_fm.lab.auditing.canaries import (
 
 SCORES = ("loss", "margin", "gradient")
 _BATCH = 4096
-# Of sums of probabilities.
+# Tolerance for sums of probabilities.
 _TOLERANCE = 1e-4
-# The least probability that float32 tells from 0.
+# About the least positive float32.
 _LEAST = 1e-38
 
 
 def checked_score(score, y):
-    """The name of a score, or of a function that gives one."""
+    """The name of a score, or of a score function."""
     if callable(score):
         return getattr(score, "__name__", type(score).__name__)
     if score not in SCORES:
@@ -32,7 +32,7 @@ def checked_score(score, y):
 
 
 def score_canaries(model, planted, score):
-    """Scores of all canaries, and how many had no finite output."""
+    """Scores of all canaries, and the number without finite outputs."""
     swap = planted.plan.design == "swap"
     x, labels = planted.canary_x, planted.canary_y
     if callable(score):
@@ -50,7 +50,7 @@ def score_canaries(model, planted, score):
         finite = np.isfinite(losses).all(axis=-1)
         losses = np.where(finite[:, None], losses, 0.0)
     elif score == "gradient":
-        # Late: the one score that needs Keras.
+        # Imported late: only this score needs Keras.
         from keras_fm.lab.auditing.gradient_score import gradient_losses
 
         losses = gradient_losses(model, x[:, 0], labels)
@@ -70,13 +70,13 @@ def score_canaries(model, planted, score):
         logits = np.where(finite[:, None], logits, 0.0)
         losses = canary_losses(_logits(logits), labels, score)
     scores = swap_scores(losses) if swap else include_scores(losses)
-    # A guess without an output: allowed, and right half of the time.
+    # Without an output the guess is blind: allowed, and right half of the time.
     return np.where(finite, scores, 0.0), int(np.sum(~finite))
 
 
 def _logits(outputs):
-    """Of outputs that are probabilities of classes their logarithms, which
-    are logits: a loss of probabilities saturates."""
+    """Logits: the logarithms of outputs that are class probabilities, whose
+    loss would saturate."""
     sums = np.sum(outputs, axis=1)
     if outputs.shape[1] == 1 or np.min(outputs) < 0:
         return outputs

@@ -1,4 +1,4 @@
-"""What an audited training claims: in numbers, or by its ledger."""
+"""The claim of an audited training: in numbers, or by its ledger."""
 
 import dataclasses
 import math
@@ -10,7 +10,7 @@ from keras_fm.lab.auditing.report import Claim
 
 
 def given_claim(claim, neighbours, guarantee):
-    """The claim of the arguments, or `None`: that of the fits."""
+    """The claim of the arguments, or `None` for the fits' own claim."""
     if claim is None or isinstance(claim, (Ledger, Claim)):
         if neighbours is not None:
             raise ValueError(
@@ -30,7 +30,7 @@ def given_claim(claim, neighbours, guarantee):
         epsilon=claim.epsilon,
         delta=claim.delta,
         neighbours=str(budget_lib.Neighbours.of(neighbours)),
-        # "": not said yet.
+        # "": not known yet.
         guarantee=guarantee or "",
     )
 
@@ -63,12 +63,12 @@ def ledger_claim(ledger, guarantee=None):
 
 
 def check_relation(claim, audited, labelled=True):
-    """Refuses canaries that say nothing about a claim.
+    """Refuses canaries that cannot audit a claim.
 
     Args:
         claim: a `Claim`.
         audited: the relation of the canaries.
-        labelled: whether the two forms of a canary are two labels of it.
+        labelled: bool, whether the two forms of a canary are two labels.
     """
     if audited == "add_remove" and claim.neighbours != "add_remove":
         raise ValueError(
@@ -83,7 +83,7 @@ def check_relation(claim, audited, labelled=True):
 
 
 def check_curve(claim, curve):
-    """Refuses a Gaussian curve where it has no delta.
+    """Refuses a Gaussian curve if the claim has no delta.
 
     Args:
         claim: a `Claim`.
@@ -97,7 +97,7 @@ def check_curve(claim, curve):
 
 
 def final_claim(given, ledgers, guarantee):
-    """The claim of the report, and notes where ledgers say otherwise."""
+    """The claim of the report, and notes if ledgers differ from it."""
     spoken = [ledger for ledger in ledgers if ledger is not None]
     if given is None:
         claims = [ledger_claim(ledger, guarantee) for ledger in ledgers]

@@ -1,11 +1,10 @@
-"""One run against a whole Gaussian curve, not one of its points.
+"""Bounds from one run against a whole Gaussian curve of (epsilon, delta).
 
-A Gaussian mechanism is (epsilon, delta)-private for a pair at every delta.
-`bounds` tests one pair and lets a mechanism be as bad as that pair allows;
-here the claim is all of them together, mu-Gaussian privacy (GDP): telling
-two neighbours apart is no easier than N(0, 1) from N(mu, 1). That refutes
-more, of a mechanism whose noise is Gaussian and of no other. The proof is in
-docs/proofs/audit.md, theorem 6.
+A Gaussian mechanism has an epsilon for every delta. `bounds` tests a single
+pair (epsilon, delta). Here the claim is all pairs together, mu-Gaussian privacy
+(GDP): two neighbours are at least as hard to distinguish as N(0, 1) and N(mu,
+1). This refutes more, but only for mechanisms with Gaussian noise. The proof is
+in docs/proofs/audit.md, theorem 6.
 """
 
 import math
@@ -24,12 +23,11 @@ def one_run_gaussian_epsilon(
 ):
     """Lower bound on epsilon from one run of a mechanism with Gaussian noise.
 
-    The largest mu, to 1e-6, that so many right guesses refute, as the epsilon
-    of its curve at `delta`. It says of a mechanism that claims to be
-    mu-Gaussian private (sums over all records with Gaussian noise, and what is
-    computed from them): not for a smaller epsilon. Of others, samples of the
-    records among them, it says nothing:
-    `one_run_epsilon`, which assumes what it assumes and no curve.
+    The largest mu, to 1e-6, that so many right guesses refute, given as the
+    epsilon of its curve at `delta`. It bounds the epsilon of mechanisms that
+    claim mu-Gaussian privacy: sums over all records with Gaussian noise, and
+    functions of them. For all others, sampled ones included, use
+    `one_run_epsilon`. All other assumptions are the same.
 
     Source: Mahloujifar, Melis and Chaudhuri, Auditing f-Differential Privacy
     in One Run, 2024, arXiv 2410.22235; docs/proofs/audit.md, theorem 6.
@@ -59,10 +57,10 @@ def one_run_gaussian_epsilon(
 
 
 def refutes(mu, correct, guesses, candidates, level):
-    """Whether so many right guesses have a probability below `level` under
+    """Whether so many right guesses have probability below `level` under
     mu-GDP: docs/proofs/audit.md, theorem 6."""
-    # Of the outcomes with at least k right guesses: the expected share of
-    # all coins that is guessed right, and wrong.
+    # Expected shares of all coins that are guessed right and wrong, over
+    # outcomes with at least k right guesses.
     right = level * correct / candidates
     wrong = level * (guesses - correct) / candidates
     for k in range(correct - 1, -1, -1):
@@ -103,7 +101,7 @@ def halved(epsilon, delta):
     mu = optimize.brentq(
         lambda mu: one_gaussian.gaussian_epsilon(1 / mu, delta) - epsilon,
         _TOLERANCE,
-        # epsilon is mu^2 / 2 and more where delta is below one half.
+        # epsilon is at least mu^2 / 2 if delta is below one half.
         max(1.0, 2 * math.sqrt(epsilon)) * 4,
         xtol=_TOLERANCE,
     )

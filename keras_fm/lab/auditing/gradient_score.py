@@ -1,16 +1,16 @@
-"""How far a trained model would still move for a record: its gradient.
+"""A white-box score: the gradient of a trained model's loss at a record.
 
-A white-box score. Where a record was trained on under one of two labels, the
-gradient of its loss under that label is near zero, and large under the other.
+If a model was trained on a record with one of two labels, the gradient of the
+loss is near zero for that label and large for the other.
 
-Keras has no operation for gradients, so this module names the backends. The
-rest of the auditing sees arrays only, and imports it when it is asked for.
+Keras has no operation for gradients, so this module calls the backends. The
+other audit modules use arrays only and import it if needed.
 """
 
 import numpy as np
 
 _BATCH = 256
-# Of outputs of one record, alone and among others.
+# Tolerance between outputs of a record alone and among others.
 _TOLERANCE = 1e-3
 
 
@@ -18,9 +18,9 @@ def gradient_losses(model, x, labels):
     """Squared gradient norms of canaries under each of their labels.
 
     The gradient is that of the cross-entropy at the model's logits by its
-    trainable weights, as at inference (no dropout). Records are looked at
-    one by one; those of a model whose outputs depend on the rest of the
-    batch all in one batch, which takes longer.
+    trainable weights, as at inference (no dropout). Records are evaluated one
+    by one. If a model's outputs depend on the rest of the batch, all are
+    evaluated in one batch, which takes longer.
 
     Args:
         model: a built Keras model with outputs `(m, classes)`, logits, or
@@ -30,12 +30,12 @@ def gradient_losses(model, x, labels):
         labels: `(m, forms)` classes, as `PlantedCanaries.canary_y`.
 
     Returns:
-        `(m, forms)` floats, smaller where the label fits better; NaN where
-        the gradient is not finite.
+        `(m, forms)` floats, smaller for a label that fits better; NaN if the
+        gradient is not finite.
 
     Raises:
-        ValueError: if `model` is no Keras model, has no trainable weights,
-            or cuts its outputs off from them (as a released layer does).
+        ValueError: if `model` is not a Keras model, has no trainable weights,
+            or its outputs have no gradient by them (as in a released layer).
 
     Example:
 
@@ -64,7 +64,7 @@ def gradient_losses(model, x, labels):
     x = np.asarray(x)
     labels = np.asarray(labels)
     alone = _is_independent(model, x)
-    # After `predict`, which may put other arrays in the weights' place.
+    # After `predict`, which may replace the weights' arrays.
     norm = _NORMS[keras.backend.backend()](model)
     losses = np.empty(labels.shape)
     for form in range(labels.shape[1]):
@@ -85,7 +85,7 @@ def gradient_losses(model, x, labels):
 
 
 def _is_independent(model, x):
-    """Whether a record's outputs are the same alone as among others."""
+    """Whether a record's outputs are the same alone and among others."""
     together = model.predict(x[:_BATCH], batch_size=_BATCH, verbose=0)
     alone = model.predict(x[:4], batch_size=1, verbose=0)
     return np.allclose(together[:4], alone, rtol=_TOLERANCE, atol=_TOLERANCE)

@@ -10,16 +10,16 @@ from keras_fm.lab.auditing.bounds import check_finite, lower_rate, odds_epsilon
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ManyRunBound:
-    """What a test shows over runs on D and runs on D'.
+    """The lower bound of a test over runs on D and runs on D'.
 
     Attributes:
         epsilon: the lower bound, 0 if nothing was shown.
-        ceiling: the bound of a test that is never wrong in as many runs.
-        threshold: scores above it are taken for D.
-        detections, runs: runs on D above the threshold, and all that the
-            bound rests on.
+        ceiling: the bound if the test had been right in all runs.
+        threshold: the test decides for D if a score is above it.
+        detections, runs: numbers of runs on D: those above the threshold, and
+            all behind the bound.
         false_alarms, other_runs: the same for D'.
-        delta, confidence: for which it holds.
+        delta, confidence: at which the bound holds.
     """
 
     epsilon: float
@@ -42,11 +42,11 @@ def many_run_epsilon(
 ):
     """Lower bound on epsilon from runs on D and runs on its neighbour D'.
 
-    The test takes scores above the threshold for D. With t its true
-    positive rate (D) and f its false positive rate (D'), privacy is both
-    t <= exp(epsilon) f + delta and 1 - f <= exp(epsilon) (1 - t) + delta,
-    so either kind of error may show the leak. Two one-sided Clopper-Pearson
-    bounds, t from below and f from above, share the error and serve both.
+    The test decides for D if a score is above the threshold. With t its true
+    positive rate (D) and f its false positive rate (D'), privacy is both t <=
+    exp(epsilon) f + delta and 1 - f <= exp(epsilon) (1 - t) + delta, so either
+    kind of error can give a bound. Two one-sided Clopper-Pearson bounds, t from
+    below and f from above, share the error and serve both.
 
     Args:
         scores: `(n,)` finite floats, one for each run on D, in an order
@@ -54,9 +54,9 @@ def many_run_epsilon(
         other_scores: `(n',)`, the same for D'.
         delta: float in [0, 1).
         confidence: float in [0.5, 1).
-        threshold: float, fixed before these scores were seen; or `None`:
-            the first half of the runs on each side chooses it, and the
-            bound rests on the others alone.
+        threshold: float, chosen before these scores were seen. `None`: the
+            first half of the runs on each side chooses it, and only the others
+            give the bound.
 
     Returns:
         A `ManyRunBound`.
@@ -136,7 +136,7 @@ def _best_threshold(scores, other_scores, delta, confidence):
 def _rates_epsilon(detections, runs, false_alarms, others, delta, confidence):
     level = (1 - confidence) / 2
     true_low, miss_high = lower_rate(detections, runs, level)
-    # From above f is one minus the bound of 1 - f from below.
+    # The upper bound of f is one minus the lower bound of 1 - f.
     rest_low, false_high = lower_rate(others - false_alarms, others, level)
     return np.maximum(
         odds_epsilon(true_low - delta, false_high),

@@ -1,4 +1,4 @@
-"""Audit of what an objective releases, on a pair of its worst records."""
+"""Audits the release of an objective on a pair of its worst records."""
 
 import dataclasses
 import itertools
@@ -17,13 +17,13 @@ from keras_fm.lab.auditing.white_box import (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ObjectiveAudit:
-    """What a pair of records shows about one release.
+    """The result of auditing one release on a pair of records.
 
     Attributes:
-        epsilon, delta: what the release is said to cost.
+        epsilon, delta: the stated cost of the release.
         bound: the `CoinRunBound`.
-        reach: distance of the two statistics over the mechanism's
-            sensitivity: 1 for a worst pair, above 1 a sensitivity is wrong.
+        reach: distance of the two statistics over the mechanism's sensitivity:
+            1 for a worst pair. Above 1 the sensitivity is wrong.
     """
 
     epsilon: float
@@ -38,7 +38,7 @@ class ObjectiveAudit:
 
     @classmethod
     def of_ratios(cls, ledger, ratios, coins, *, reach):
-        """What fits with a coin for each canary show about all they release.
+        """The audit of all releases of fits with a coin for each canary.
 
         Args:
             ledger: of one of the fits.
@@ -58,8 +58,8 @@ class ObjectiveAudit:
 
 
 def composed(ledger):
-    """The epsilon of what a ledger was charged for, also where its noise is
-    reproducible: then the ledger itself states none.
+    """The epsilon of a ledger's entries, also for reproducible noise, for which
+    the ledger itself states none.
 
     Args:
         ledger: a `Ledger` whose entries are all proven.
@@ -72,14 +72,14 @@ def composed(ledger):
 
 
 def worst_pair(objective, mechanism, records, *, neighbours):
-    """The candidates whose neighbouring data sets lie farthest apart.
+    """The candidates with the largest distance between neighbouring data sets.
 
     Args:
         objective, mechanism: see `audit_objective`.
         records: list of batches of one record.
-        neighbours: `"add_remove"`: one of them, or none; `"replace_one"`:
-            one of them, or another; `"replace_label"`: another that differs
-            in its labels, the last array, alone.
+        neighbours: `"add_remove"`: a record is there or not; `"replace_one"`:
+            it is replaced by another; `"replace_label"`: by another that
+            differs only in its labels, the last array.
 
     Returns:
         tuple `(record, other)`; `other` is `None` for add_remove.
@@ -127,16 +127,16 @@ def audit_objective(
     runs=None,
     confidence=0.99,
 ):
-    """Lower bound on the epsilon of one release of an objective.
+    """Lower bound on the epsilon of one release of an objective, by attack.
 
     Args:
         objective: see `keras_fm.kernel.release.release`.
         mechanism: what `keras_fm.kernel.release.calibrate(objective, budget,
             neighbours=...)` returns.
         budget: the `PrivacyBudget` that it spends.
-        record: a batch of one record as the objective accumulates it; its
-            neighbour has `other` in its place (replace_one), or nothing
-            (add_remove, `None`).
+        record: a batch of one record as the objective accumulates it. The
+            neighbouring data set has `other` instead (replace_one), or nothing
+            (`None`, add_remove).
         noise, runs, confidence: see `release_epsilon`.
 
     Returns:

@@ -1,4 +1,4 @@
-"""The best bound from one run over several numbers of guesses."""
+"""The best bound from one run over several guess counts."""
 
 import dataclasses
 
@@ -17,18 +17,19 @@ CURVES = (None, "gaussian")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OneRunBound:
-    """What one run with many canaries shows.
+    """The lower bound from one run with many canaries.
 
     Attributes:
         epsilon: the lower bound, 0 if nothing was shown.
-        ceiling: the bound had all of these guesses been right: no mechanism,
-            however leaky, gets beyond it.
-        guesses, correct: of the guess count that gave the bound.
+        ceiling: the bound if all of these guesses had been right: no mechanism
+            can exceed it.
+        guesses, correct: numbers of guesses and of right ones, for the guess
+            count that gave the bound.
         candidates: canaries with a coin.
-        delta, confidence: for which it holds; confidence is over all guess
+        delta, confidence: at which the bound holds; confidence covers all guess
             counts that were tried.
-        curve: `None`, or `"gaussian"`: what was refuted is mu-Gaussian
-            privacy, a whole curve of pairs, of which this is one.
+        curve: `None`, or `"gaussian"`: the bound refutes mu-Gaussian privacy, a
+            curve of pairs that contains this one.
     """
 
     epsilon: float
@@ -42,16 +43,16 @@ class OneRunBound:
 
     @property
     def at_ceiling(self):
-        """Whether every guess was right: more canaries would show more."""
+        """Whether every guess was right: more canaries may raise the bound."""
         return self.correct == self.guesses
 
 
 def default_guess_counts(candidates):
-    """m, m/2, m/4, ..., down to 25 guesses: a rule from m alone.
+    """m, m/2, m/4, ..., down to 25 guesses: a rule that uses only m.
 
-    All guesses serve a mechanism that leaks about every canary; few guesses
-    one that betrays only some of them. Halving again costs little: the
-    correction grows with the number of counts, which is log2 of m / 25.
+    Many guesses are best if a mechanism leaks about every canary, few if it
+    reveals only some. More counts cost little: the correction grows with their
+    number, log2 of m / 25.
 
     Example:
 
@@ -73,12 +74,12 @@ def one_run_best(
     guess_counts=None,
     curve=None,
 ):
-    """The best `one_run_epsilon` over some numbers of guesses.
+    """The best `one_run_epsilon` over several guess counts.
 
-    For each count r the r canaries with the largest |score| are guessed:
-    1 where the score is positive, 0 elsewhere; the others are abstentions.
-    Every count gets an equal part of the error (Bonferroni), so the best of
-    the bounds holds with `confidence`.
+    For each count r, the r canaries with the largest |score| are guessed: 1 if
+    the score is positive, else 0. The others are not guessed. Every count gets
+    an equal part of the error (Bonferroni), so the best bound holds with
+    `confidence`.
 
     Args:
         scores: `(m,)` finite floats: functions of the mechanism's output and
@@ -88,9 +89,8 @@ def one_run_best(
         confidence: float in [0.5, 1).
         guess_counts: `None` for `default_guess_counts(m)`, or ints in
             [1, m], fixed before the scores were seen.
-        curve: `None`: (epsilon, delta) alone is refuted. `"gaussian"`: all
-            pairs of mu-Gaussian privacy together, see
-            `one_run_gaussian_epsilon`.
+        curve: `None` tests (epsilon, delta) alone. `"gaussian"` tests all pairs
+            of mu-Gaussian privacy together, see `one_run_gaussian_epsilon`.
 
     Returns:
         A `OneRunBound`.

@@ -1,4 +1,4 @@
-"""What an audit found: bounds of every run, their control, one verdict."""
+"""The report of an audit: bounds of every run, controls, one verdict."""
 
 import dataclasses
 import json
@@ -36,9 +36,9 @@ class Claim:
     """The statement that is audited.
 
     Attributes:
-        epsilon, delta: its numbers.
+        epsilon, delta: of the statement.
         neighbours: `"add_remove"` or `"replace_one"`.
-        guarantee: `"claimed"` (somebody says so) or `"proven"` (a ledger
+        guarantee: `"claimed"` (stated without a proof) or `"proven"` (a ledger
             composed it from mechanisms with proofs).
     """
 
@@ -59,13 +59,13 @@ class SeedRun:
     """One private training and its control, on the same canaries.
 
     Attributes:
-        seed: of canaries and coins.
-        bound, control: `OneRunBound`s at 95% confidence, each by itself.
-        corrected, control_corrected: the same at the confidence that the
-            number of seeds asks for (Bonferroni).
-        seconds, control_seconds: of the trainings.
-        diverged, control_diverged: canaries without finite outputs, which
-            are guessed blindly.
+        seed: int, of canaries and coins.
+        bound, control: `OneRunBound`s, each at 95% confidence.
+        corrected, control_corrected: the same at the Bonferroni confidence for
+            all seeds.
+        seconds, control_seconds: duration of the trainings.
+        diverged, control_diverged: numbers of canaries without finite outputs,
+            which are guessed blindly.
     """
 
     seed: int
@@ -81,20 +81,20 @@ class SeedRun:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AuditReport:
-    """Lower bounds on epsilon, their control and a verdict.
+    """The result of `keras_fm.audit`: lower bounds on epsilon and a verdict.
 
-    All bounds are in the relation of the claim. No coin, score or record is
-    kept.
+    The control is a training without privacy: it shows whether the attack
+    works. Canaries are records that the audit plants. All bounds are in the
+    claim's relation. The report holds no coin, score or record.
 
     Attributes:
         claim: the `Claim`.
         design, kind, canaries, score: of the canaries and the attack.
-        records: number of records that were trained on, canaries included
-            (*include*: with all of them in).
-        ceiling: the bound, corrected for the seeds, had every guess of one
-            run been right.
+        records: number of training records with all canaries.
+        ceiling: the bound, corrected for the seeds, if every guess of one run
+            had been right.
         runs: tuple of `SeedRun`.
-        notes: tuple of str, what else a reader must know.
+        notes: tuple of str, further facts for the reader.
     """
 
     claim: Claim
@@ -114,12 +114,12 @@ class AuditReport:
 
     @property
     def control_bound(self):
-        """The same for the training without privacy."""
+        """The same for the control, the training without privacy."""
         return max(run.control_corrected.epsilon for run in self.runs)
 
     @property
     def at_ceiling(self):
-        """Whether the best private run had all of its guesses right."""
+        """Whether all guesses of the best private run were right."""
         best = max((run.corrected for run in self.runs), key=_epsilon)
         return best.at_ceiling
 
@@ -133,8 +133,8 @@ class AuditReport:
         """`"violated at 95%"`, `"not refuted"` or `"inconclusive: no
         power"`.
 
-        A bound above the claim refutes it, whatever the control shows; its
-        absence says something only if the control's bound is above it.
+        A bound above the claim refutes it. A bound below counts only if the
+        control's bound is above the claim; otherwise the attack was too weak.
         """
         if self.bound > self.claim.epsilon:
             return VIOLATED
@@ -190,7 +190,7 @@ class AuditReport:
         return "\n".join(lines)
 
     def remarks(self):
-        """What limits this audit, as a list of sentences."""
+        """The limits of this audit, as a list of sentences."""
         found = []
         if self.ceiling <= self.claim.epsilon:
             found.append(
@@ -250,10 +250,10 @@ class AuditReport:
 
     @classmethod
     def from_json(cls, text):
-        """Reads a report; the verdict is derived again, never read.
+        """Loads a report; the verdict is computed again, not loaded.
 
         Raises:
-            ValueError: if the text is not a report of a known format.
+            ValueError: if the text is not a report in a known format.
         """
         try:
             data = json.loads(text)
@@ -326,16 +326,15 @@ class AuditReport:
         `audit/report` (text), `audit/plot` (image), and scalars:
         `audit/lower_bound`, `audit/control`, `audit/ceiling` and
         `audit/stated_epsilon` over all seeds, `audit_seeds/lower_bound` and
-        `audit_seeds/control` of every run (its place as the step), each at
-        95% by itself.
+        `audit_seeds/control` of every run (its index is the step), each at 95%.
 
         Args:
-            log_dir: TensorBoard folder, that of the training or another.
+            log_dir: TensorBoard folder, for example that of the training.
 
         Raises:
             ImportError: without the package `tensorboard`.
         """
-        # Late: TensorFlow writes these files.
+        # Imported late: TensorFlow writes these files.
         from keras_fm.lab.auditing import report_board
 
         report_board.write(self, str(log_dir))

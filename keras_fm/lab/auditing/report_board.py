@@ -1,4 +1,4 @@
-"""An audit's report as TensorBoard shows it."""
+"""Writes an audit's report for TensorBoard."""
 
 import io
 

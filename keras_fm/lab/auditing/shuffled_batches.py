@@ -1,4 +1,4 @@
-"""What noisy sums over shuffled batches reveal at least.
+"""Lower bounds on epsilon for noisy sums over shuffled batches.
 
 Accountants of Poisson samples are often used for batches of a fixed size from
 a shuffled data set. This bound needs no training and no attack: it compares
@@ -14,23 +14,24 @@ from scipy import special
 from keras_fm.kernel import budget as budget_lib
 from keras_fm.kernel import checks
 
-# Of the thresholds that are tried, in noise standard deviations.
+# The largest threshold tried, in noise standard deviations.
 _FARTHEST = 14.0
 _THRESHOLDS = 4000
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ShuffledBound:
-    """A lower bound on epsilon and the event that shows it.
+    """A lower bound on epsilon and the event that proves it.
 
     Attributes:
         epsilon: the bound, at `delta`.
         delta: of the statement.
-        threshold: the event is that the part of some batch's noisy sum along
-            the common direction exceeds that of a full batch of like
-            records by more than this, in units of the clipping threshold.
-            Of `last_weights_epsilon`: that what rates make of all sums does.
-        probability, without: of the event with and without the record.
+        threshold: the event: along the common direction, some batch's noisy sum
+            exceeds that of a full batch of like records by more than this, in
+            units of the clipping threshold. For `last_weights_epsilon`: the sum
+            weighted by the rates exceeds it.
+        probability, without: probability of the event with and without the
+            record.
     """
 
     epsilon: float
@@ -57,8 +58,8 @@ def shuffled_batches_epsilon(batches, noise_multiplier, delta, *, epochs=1):
     noise multiplier, E epochs and F the normal distribution; epsilon is at
     least log((p - delta) / q) for every c. docs/proofs/audit.md.
 
-    A record is not hidden by the choice of its batch, which Poisson samples
-    would do: the other batches are known to be full.
+    With Poisson samples the random choice of a batch would hide the record.
+    Here it does not: the other batches are known to be full.
 
     Args:
         batches: int T >= 1, batches of an epoch.
@@ -68,7 +69,7 @@ def shuffled_batches_epsilon(batches, noise_multiplier, delta, *, epochs=1):
         epochs: int E >= 1.
 
     Returns:
-        A `ShuffledBound`. 0 if this event shows nothing.
+        A `ShuffledBound`; its epsilon is 0 if this event proves nothing.
 
     Raises:
         ValueError: if an argument is outside its range.
@@ -96,11 +97,10 @@ def shuffled_batches_epsilon(batches, noise_multiplier, delta, *, epochs=1):
 def last_weights_epsilon(rates, noise_multiplier, delta):
     """Lower bound on epsilon (add_remove) of the last weights alone.
 
-    The weights after an epoch of plain descent on the sums of
-    `shuffled_batches_epsilon` are all that is given out. With rates
-    a_1, ..., a_T they hold sum_t a_t S_t, whose noise has standard deviation
-    s |a|. The one record is in each batch with probability 1 / T, so for the
-    same pair of data sets
+    Only the weights after an epoch of plain descent on the sums of
+    `shuffled_batches_epsilon` are released. With rates a_1, ..., a_T they hold
+    sum_t a_t S_t, whose noise has standard deviation s |a|. The one record is
+    in each batch with probability 1 / T, so for the same pair of data sets
 
         p = mean_t (1 - F(c - 2 a_t / (s |a|))),
         q = 1 - F(c - a_T / (s |a|))
@@ -108,8 +108,8 @@ def last_weights_epsilon(rates, noise_multiplier, delta):
     are the probabilities that they exceed what like records give by more
     than c s |a|. docs/proofs/audit.md.
 
-    Rates that fall fast leave one batch to be seen and the noise of one;
-    of equal rates the last weights say little.
+    If the rates fall fast, the last weights show one batch with the noise of
+    one step. With equal rates they reveal little.
 
     Args:
         rates: sequence of T >= 1 floats >= 0, not all 0: learning rates of
@@ -119,7 +119,7 @@ def last_weights_epsilon(rates, noise_multiplier, delta):
         delta: float in [0, 1), of the statement.
 
     Returns:
-        A `ShuffledBound`. 0 if this event shows nothing.
+        A `ShuffledBound`; its epsilon is 0 if this event proves nothing.
 
     Raises:
         ValueError: if an argument is outside its range.
@@ -148,8 +148,8 @@ def last_weights_epsilon(rates, noise_multiplier, delta):
 
 
 def _best(p, q, thresholds, delta):
-    """The bound of the event that shows most."""
-    # Where q is but the rounding of its formula it says nothing.
+    """The bound of the best event."""
+    # A q of the size of its rounding error proves nothing.
     told = np.maximum(p - delta, 0) / np.maximum(q, 1e-12)
     best = int(np.argmax(told))
     return ShuffledBound(

@@ -1,4 +1,4 @@
-"""An audit of a training: plant canaries, train once, guess their coins."""
+"""Audits a training: plants canaries, trains once, guesses their coins."""
 
 import dataclasses
 import hashlib
@@ -30,7 +30,7 @@ from keras_fm.lab.auditing.report import (
 from keras_fm.lab.engine.progress import Progress
 
 _MOST_CANARIES = 1000
-# Of a bound that is converted between relations.
+# Tolerance of a bound converted between relations.
 _TOLERANCE = 1e-4
 
 
@@ -54,63 +54,63 @@ def audit(
     seeds: Sequence[int] = (0, 1, 2),
     progress: bool = True,
 ) -> AuditReport:
-    """Attacks a training, and measures what it reveals at least.
+    """Attacks a training and computes a lower bound on its epsilon.
 
-    For each seed, m canaries are planted into the records, each by a fair
-    coin (`CanaryPlan`), `fit` trains once on the result, and the coins are
-    guessed from what the trained model says about the canaries. The more
-    guesses are right, the larger is the epsilon that the training must have
-    at least (`one_run_best`). `control` is trained on the same arrays: an
-    attack that learns nothing from a training without privacy says nothing
-    about one with it.
+    For each seed, m canaries (made-up or relabelled records) are planted into
+    the records, each decided by a fair coin (`CanaryPlan`). `fit` trains once
+    on the result, and the coins are guessed from the trained model's outputs
+    for the canaries. Many right guesses prove that epsilon is at least some
+    bound (`one_run_best`). `control` trains on the same arrays without privacy:
+    an attack that fails against it is too weak to test `fit`.
 
-    Neither `fit` nor `control` is given a seed or a coin. What they return is
-    treated as public: the model alone, not its training's metrics.
+    Neither `fit` nor `control` gets a seed or a coin. The model that they
+    return counts as released, but not the metrics of its training.
 
     Args:
         fit: function `(x, y)` (or `(x)` without labels) that trains once,
             privately, from new initial weights, and returns a Keras model
             with logits as outputs or a function from x to logits; or a pair
-            of that and the `Ledger` of the training. Probabilities of a
-            softmax are taken by their logarithm; that of one sigmoid weakens
-            the attack.
+            of that and the `Ledger` of the training. For probabilities of a
+            softmax the logarithm is used; a single sigmoid output weakens the
+            attack.
         data: `(x, y)`, or x alone: arrays of records, and classes or
             one-hot rows.
-        claim: the statement that is audited: a `PrivacyBudget`, a `Ledger`
-            that was charged, a `Claim`, or `None` for the ledger
-            that `fit` returns (over several seeds, the largest).
-        control: like `fit`, the same architecture without privacy. Required.
-        neighbours: relation of a `PrivacyBudget`, `"replace_one"`,
-            `"replace_label"` or `"add_remove"`. Required for those.
-        guarantee: `"claimed"` or `"proven"`, for the report; `None` takes
-            the word from the ledger, or `"claimed"` without one.
+        claim: the statement to audit: a `PrivacyBudget`, a charged `Ledger`, a
+            `Claim`, or `None` for the ledger that `fit` returns (over several
+            seeds, the largest).
+        control: like `fit`, with the same architecture but without privacy.
+            Required.
+        neighbours: required with a `PrivacyBudget`, its relation:
+            `"replace_one"`, `"replace_label"` or `"add_remove"`.
+        guarantee: `"claimed"` or `"proven"`, for the report; `None` takes it
+            from the ledger; without a ledger it is `"claimed"`.
         classes: int, the public number of classes, if there are labels.
-        design: `"swap"`: the number of records is fixed; audits replace_one,
-            replace_label (the two forms of a canary are two labels of it),
-            and add_remove through it with half the bound. `"include"`:
-            canaries are in or out; audits add_remove only.
-        kind, low, high, bound: of the canaries, see `CanaryPlan`.
+        design: `"swap"`: a coin chooses one of two forms of a canary; the
+            number of records is fixed. It audits replace_one, replace_label
+            (the forms are two labels), and add_remove with half the bound.
+            `"include"`: canaries are in or out. It audits add_remove only.
+        kind, low, high, bound: settings of canaries, see `CanaryPlan`.
         canaries: int m, or `None`: half of the records, at most 1000.
         score: `"loss"`, `"margin"` (see `canary_losses`), `"gradient"`
             (white-box, `gradient_losses`: `fit` and `control` must return
             Keras models, not functions), or a function `(model, x, labels)`
             to `(m,)` losses (labels `None` without y), such as a
             reconstruction error.
-        curve: `None`: (epsilon, delta) itself is refuted or not.
-            `"gaussian"`, of a training with Gaussian noise on sums over all
-            records: that it is as private as a Gaussian mechanism of this
-            pair, at all deltas, which needs fewer canaries
+        curve: `None` tests (epsilon, delta) itself. `"gaussian"` is for
+            trainings with Gaussian noise on sums over all records. It tests
+            whether the training is as private as a Gaussian mechanism with this
+            pair, at all deltas, and needs fewer canaries
             (`one_run_gaussian_epsilon`).
-        seeds: distinct ints, one audit each. Their bounds are combined with
+        seeds: distinct ints, one training each. Their bounds are combined with
             a Bonferroni correction.
-        progress: whether progress is written to standard error.
+        progress: bool, whether to write progress to standard error.
 
     Returns:
         An `AuditReport`.
 
     Raises:
-        ValueError: if an argument is invalid (before anything is trained),
-            or what was returned gives no logits or no claim.
+        ValueError: if an argument is invalid (before any training), or `fit` or
+            `control` returns no logits or no claim.
 
     Example:
 
@@ -163,7 +163,7 @@ def audit(
     if given is not None:
         claimed.check_relation(given, design_relation, y is not None)
         claimed.check_curve(given, curve)
-    # Whatever does not fit shows before anything is trained.
+    # Arrays that do not fit fail here, before any training.
     plans[0].plant(x, y, classes)
 
     measured, ledgers = [], []
@@ -253,7 +253,7 @@ def _lower_bound(scores, coins, claim, design, confidence, curve):
             scores, coins, delta=delta, confidence=confidence, curve=curve
         )
 
-    # Swapped labels are what replace_label is about, too.
+    # Swapped labels audit replace_label, too.
     if claim.neighbours in (DESIGNS[design], "replace_label"):
         return at(claim.delta)
     if curve:
@@ -286,7 +286,7 @@ def _lower_bound(scores, coins, claim, design, confidence, curve):
 
 def _train(function, planted):
     """The model, and the ledger if the function returned one."""
-    # Copies: what a function does to its arrays stays its own affair.
+    # Copies: a function may change its arrays.
     arrays = [planted.x.copy()]
     if planted.y is not None:
         arrays.append(planted.y.copy())
@@ -342,7 +342,8 @@ def _check_seeds(seeds):
 
 
 def _plan_seed(seed):
-    """No generator that a training seeds with `seed` yields these coins."""
+    """A seed that differs from `seed`: a training that uses `seed` cannot draw
+    these coins."""
     digest = hashlib.sha256(f"keras_fm canaries {seed}".encode()).digest()
     return int.from_bytes(digest[:16], "big")
 

@@ -1,12 +1,12 @@
-"""Audit of a release itself: can D be told from D' by the noisy statistics?
+"""Audits a release itself: do the noisy statistics distinguish D and D'?
 
-Neighbouring data sets move the statistics by a known difference, and the law
-of the noise is known, so the best test is known too: the likelihood ratio
-(Neyman and Pearson). Its power is measured on what the mechanism's own
-`perturb` makes of both data sets, so a wrong scale, a wrong sensitivity or a
-wrong draw shows as a bound above the claim. Whether the bound holds does not
-depend on the stated law being the true one: only how large it gets does. The
-ratio is that of the continuous law, which the lattice hardly changes.
+Neighbouring data sets differ by a known vector of statistics, and the
+distribution of the noise is known. So the best test is known too: the
+likelihood ratio (Neyman and Pearson). It is applied to outputs of the
+mechanism's own `perturb` for both data sets, so a wrong scale, sensitivity or
+draw gives a bound above the claim. The bound holds even if the stated
+distribution is wrong; it is then smaller. The ratio is that of the continuous
+distribution, which the lattice hardly changes.
 """
 
 import math
@@ -25,34 +25,33 @@ _WITH_LAW = (
 )
 # Values of noise that are held in memory at once.
 _CHUNK = 2**20
-# One run in so many helps to choose the threshold and is not counted.
+# One run in this many helps to choose the threshold and is not counted.
 _PILOT = 8
 # A threshold is tried only if it keeps at least this many pilot runs.
 _FEWEST_GUESSES = 20
 _BEYOND_DOUBT = 1 - 1e-6
-# Decimals of a likelihood ratio. Its own rounding depends on where the
-# statistics lie, and bounded ratios (Laplace) would let the threshold sort
-# runs by it.
+# Decimals kept of a likelihood ratio. Its rounding error depends on the
+# statistics, and for bounded ratios (Laplace) a threshold would sort runs by
+# that error.
 _DECIMALS = 9
 
 
 def record_difference(objective, mechanism, record, other=None):
-    """What the released vector changes by between two neighbours.
+    """The change of the released vector between two neighbours.
 
     Args:
         objective: of a release (see `keras_fm.kernel.release.release`).
         mechanism: its mechanism, whose norm fixes the coordinates.
         record: a batch of one record, as the objective accumulates it, such
             as `(features, labels)`: `(1, m)` and `(1,)`.
-        other: the record in its place in D' (replace_one), or `None` if it
-            is absent there (add_remove).
+        other: the record that replaces it in D' (replace_one), or `None` if D'
+            lacks it (add_remove).
 
     Returns:
         `(size,)` array: statistics of D minus those of D'.
 
     Raises:
-        ValueError: if a record is invalid, or both are the same to the
-            objective.
+        ValueError: if a record is invalid, or both have the same statistics.
     """
 
     def vector(*records):
@@ -117,24 +116,24 @@ def release_epsilon(
 ):
     """Lower bound on the epsilon of one release, by its best test.
 
-    Each run flips a fair coin between D and D', perturbs the one it shows
-    and guesses the coin by the sign of the likelihood ratio, or
-    abstains where it is small (`bounds.coin_run_bound`). An eighth of the
-    runs chooses the threshold, the others give the bound. Which relation is
-    audited is the one that `difference` comes from.
+    Each run flips a fair coin between D and D' and perturbs the statistics of
+    one. It guesses the coin by the sign of the likelihood ratio, or abstains if
+    the ratio is small (`bounds.coin_run_bound`). An eighth of the runs chooses
+    the threshold, the others give the bound. The audited relation is that of
+    `difference`.
 
-    With delta = 0 and all of the sensitivity in one coordinate the bound is
-    epsilon but for sampling error. Noise with delta > 0 leaks most in a tail
-    of probability near delta, which no affordable number of runs reaches:
+    With delta = 0 and all of the sensitivity in one coordinate, the bound is
+    epsilon up to sampling error. Noise with delta > 0 leaks most in a tail of
+    probability near delta, which no affordable number of runs reaches:
     2,000,000 runs of a Gaussian at delta = 1e-5 show about 0.8 epsilon.
 
     Args:
         mechanism: a `GaussianMechanism` or `LaplaceMechanism`.
-        difference: `(size,)`, from `record_difference`, or any vector. It
-            is not compared with the stated sensitivity: a longer one shows
-            what a sensitivity that is too small costs.
+        difference: `(size,)`, from `record_difference`, or any vector. It is
+            not compared with the stated sensitivity: a longer vector shows the
+            effect of a sensitivity that is too small.
         noise: a `NoiseSource`; its draws are independent of any release.
-        delta: float in [0, 1), the one that is claimed.
+        delta: float in [0, 1), the claimed one.
         runs: int >= 2, or `None`: 40,000 for delta = 0, else 2,000,000
             (microseconds each).
         confidence: float in [0.5, 1).
@@ -169,17 +168,17 @@ def release_epsilon(
 def releases_epsilon(releases, *, noise, delta, runs=None, confidence=0.99):
     """`release_epsilon` of several releases of the same records together.
 
-    One coin a run decides what all of them show; the score is the sum of
-    their likelihood ratios, so this is the best test of the whole. Of reads
-    of samples (`SampledGaussianMechanism`) each of the `steps` sums is
-    perturbed, with the record in it by the draw that a fit makes.
+    One coin a run decides for all of them between D and D'. The score is the
+    sum of their likelihood ratios, so this is the best test of all together.
+    For a `SampledGaussianMechanism` each of the `steps` sums is perturbed, and
+    contains the record with the probability it has in a fit.
 
     Args:
-        releases: list of `(mechanism, difference)`. A later difference may
-            depend on earlier releases only through what is the same for all
-            of them: of Gaussian noise its length.
-        noise, delta, runs, confidence: see `release_epsilon`; what is
-            claimed is the epsilon of all of them composed.
+        releases: list of `(mechanism, difference)`. If later differences depend
+            on earlier releases, the distribution of the ratio must not: for
+            Gaussian noise, their length must be fixed.
+        noise, delta, runs, confidence: see `release_epsilon`; the claim is the
+            epsilon of all of them composed.
 
     Returns:
         A `CoinRunBound`.
@@ -219,12 +218,13 @@ def releases_epsilon(releases, *, noise, delta, runs=None, confidence=0.99):
 
 def bound_of_ratios(ratios, coins, *, delta, confidence=0.99):
     """Lower bound on epsilon from log-likelihood ratios of runs with a coin
-    each: an eighth of them chooses the threshold, the others give the bound.
+    each. An eighth of the runs chooses the threshold, the others give the
+    bound.
 
     Args:
         ratios: `(runs,)`, log of the probability of a run's output under
-            coin 1 over that under coin 0. If they are another score the
-            bound holds, and is smaller.
+            coin 1 over that under coin 0. With another score the bound still
+            holds, but is smaller.
         coins: `(runs,)` zeros and ones.
         delta, confidence: see `release_epsilon`.
 
@@ -273,8 +273,8 @@ def _checked(difference):
 
 
 def _ratios(mechanism, difference, coins, noise):
-    """What one mechanism's releases say of each run's coin, `(runs,)`."""
-    # Where neighbours are the same, noise says nothing.
+    """Log-likelihood ratios of one mechanism's releases, `(runs,)`."""
+    # Coordinates in which neighbours are equal carry no information.
     size, told = len(difference), difference != 0
     difference, found = difference[told], np.zeros(len(coins))
     chunk = max(1, _CHUNK // len(difference))
@@ -304,12 +304,12 @@ def _ratios(mechanism, difference, coins, noise):
 
 
 def _threshold(ratios, coins, runs, delta, confidence):
-    """Where the bound on `runs` more runs is likely to be best.
+    """The threshold that is likely to give the best bound on `runs` more runs.
 
     A log-likelihood ratio l is guessed right with probability 1 / (1 +
-    exp(-|l|)), which tells more of a rare tail than few coins do. Where the
-    coins show more than this law allows, beyond doubt, the noise is another
-    one, and they decide. Shares 2^(-k/2) of the runs are tried.
+    exp(-|l|)), which estimates a rare tail better than few coins do. If the
+    coins show significantly more than that, the stated distribution is wrong,
+    and the coins decide. Shares 2^(-k/2) of the runs are tried.
     """
     order = np.argsort(-np.abs(ratios), kind="stable")
     size = np.abs(ratios)[order]
@@ -317,7 +317,7 @@ def _threshold(ratios, coins, runs, delta, confidence):
     steps = math.floor(2 * math.log2(max(1.0, len(size) / _FEWEST_GUESSES)))
     kept = np.ceil(len(size) * 2.0 ** (-np.arange(steps + 1) / 2)).astype(int)
     thresholds = size[kept - 1]
-    # All of an atom of the ratio passes or none.
+    # Equal ratios are all kept or all dropped.
     kept = np.searchsorted(-size, -thresholds, "right")
 
     def shown(right, guesses, of, confidence):

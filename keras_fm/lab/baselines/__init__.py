@@ -1,4 +1,5 @@
-"""Rivals: DP-SGD by its own libraries, and private regression."""
+"""Baselines to compare with: DP-SGD by other libraries, and private
+regression."""
 
 from keras_fm.lab.baselines.dp_sgd import DPSGDClassifier
 from keras_fm.lab.baselines.dp_sgd_autoencoder import DPSGDAutoencoder

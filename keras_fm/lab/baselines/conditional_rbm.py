@@ -1,4 +1,4 @@
-"""CRBM and SctRBM, which the dPA paper compares its models with."""
+"""CRBM and SctRBM, the baselines of the dPA paper. Not private."""
 
 import math
 
@@ -24,7 +24,7 @@ class ConditionalRBM(keras.Model):
 
     A are the autoregressive weights, B the weights from past to hidden
     units; the labels are visible units too, so they have their own, C.
-    Hidden states sum out in closed form,
+    The sum over hidden states has a closed form,
 
         F(v, y | u) = -a(u).v - c(u).y
                       - sum_j softplus((b(u) + U^T y + W^T v)_j),
@@ -42,10 +42,10 @@ class ConditionalRBM(keras.Model):
         -log p(y | v, u) + generative_weight (F(v, y | u) - F(v', y' | u)).
 
     The gradient of the second part is contrastive divergence's; its value is
-    no likelihood and may be negative. For stopping (`mode="min"`) and model
-    selection watch what is logged beside it: `label_loss`, the mean of the
-    first part, and `reconstruction_error`, the mean squared error per visible
-    unit of a mean-field reconstruction.
+    not a likelihood and may be negative. For early stopping (`mode="min"`) and
+    model selection use the logged metrics: `label_loss`, the mean of the first
+    part, and `reconstruction_error`, the mean squared error per visible unit of
+    a mean-field reconstruction.
 
     Args:
         hidden: int, number of hidden units.
@@ -53,11 +53,11 @@ class ConditionalRBM(keras.Model):
         columns: dict from `"present"`, `"history"`, `"social"` and
             `"events"` to the `(start, stop)` or slice of the input's columns
             that holds that group. `"present"` is required; `"history"` and
-            `"events"` are the conditions u; `"social"` is not read by this
-            model (see `SocialRBM`), so both models take the same records.
-            An empty range is the same as no group.
+            `"events"` are the conditions u; `"social"` is ignored here and used
+            by `SocialRBM`, so both models take the same records. An empty range
+            counts as a missing group.
         generative_weight: float >= 0.
-        seed: int or `None`, of initial weights and chain.
+        seed: int or `None`, for the initial weights and the chain.
 
     Input shape: `(batch, features)`, scaled to [0, 1] by public bounds.
     Labels: whole numbers in [0, classes), shape `(batch,)` or `(batch, 1)`.
@@ -77,8 +77,8 @@ class ConditionalRBM(keras.Model):
     Sources: Taylor, Hinton and Roweis, "Modeling Human Motion Using Binary
     Latent Variables", NIPS 2006 (dynamic biases); Larochelle and Bengio,
     "Classification using Discriminative Restricted Boltzmann Machines", ICML
-    2008 (label units and the hybrid objective). The weights C are ours:
-    they treat label units as Taylor et al. treat all visible units.
+    2008 (label units and the hybrid objective). The weights C are our addition:
+    label units get dynamic biases, as all visible units do in Taylor et al.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class ConditionalRBM(keras.Model):
         seed=None,
         **kwargs,
     ):
-        # Half precision would round inputs before the energy sees them.
+        # Half precision would round the inputs of the energy.
         super().__init__(autocast=False, **kwargs)
         self.hidden = checks.count("hidden", hidden)
         self.classes = checks.integer("classes", classes, at_least=2)
@@ -151,7 +151,7 @@ class ConditionalRBM(keras.Model):
         return stop - start
 
     def _add(self, name, shape, scale=0.0):
-        # Another stream for every weight and for the chain.
+        # A separate seed for every weight and for the chain.
         seed = None if self.seed is None else self.seed + 1 + len(self.weights)
         initializer = "zeros"
         if scale:
@@ -177,7 +177,7 @@ class ConditionalRBM(keras.Model):
             `(a(u), b(u), c(u))`: `(batch, d)`, `(batch, hidden)` and
             `(batch, classes)`, of visible, hidden and label units.
         """
-        # One row for each record, also without conditions.
+        # One row for each record, even without conditions.
         rows = ops.zeros_like(self._cast(inputs)[:, :1])
         visible, hidden, label = (
             rows + self._cast(bias)
@@ -232,7 +232,7 @@ class ConditionalRBM(keras.Model):
         visible = self._visible_mean(hidden, biases)
         kernel = ops.transpose(self._cast(self.label_kernel))
         logits = biases[2] + ops.matmul(hidden, kernel)
-        # The largest of logits with Gumbel noise: compiles on all backends.
+        # The argmax of logits with Gumbel noise compiles on all backends.
         noise = -ops.log(-ops.log(self._uniform(logits, 1e-20)))
         drawn = ops.argmax(logits + noise, axis=-1)
         return ops.stop_gradient(visible), self._one_hot(drawn)
@@ -329,21 +329,20 @@ class ConditionalRBM(keras.Model):
 class SocialRBM(ConditionalRBM):
     """Socialized conditional temporal RBM (SctRBM). Not private.
 
-    A `ConditionalRBM` whose hidden units also feel the friends: with F_u the
-    friends of person u and psi_t(v, u) the probability that v influences u
-    at time t, the dynamic bias of hidden unit j is
+    A `ConditionalRBM` in which friends also act on the hidden units. Let F_u be
+    the friends of person u and psi_t(v, u) the probability that v influences u
+    at time t. The dynamic bias of hidden unit j is
 
         b_j(u) = b_j + (B^T u)_j + eta_j / |F_u| sum_{v in F_u} psi_t(v, u).
 
     The group `"social"` of the input holds the mean
     `sum psi_t(v, u) / |F_u|` (one column, or one for each kind of
-    influence); this model learns eta. Environmental events enter as
-    conditions like the past does.
+    influence); this model learns eta. Environmental events are conditions, like
+    the past.
 
     Phan et al. give each person one number eta_u, the same for all hidden
-    units. A number of each person says nothing of people who were not
-    trained on, and a record here carries no person's identity, so eta belongs
-    to the model: one for each hidden unit.
+    units. Such a number is unknown for new people, and a record here does not
+    identify its person. So eta belongs to the model, one for each hidden unit.
 
     Args, input and output shape: as `ConditionalRBM`, with the group
     `"social"` in `columns`.

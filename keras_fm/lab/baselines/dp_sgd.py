@@ -1,39 +1,39 @@
-"""DP-SGD through tensorflow-privacy: the rival every comparison needs.
+"""DP-SGD by tensorflow-privacy, the baseline of every comparison.
 
-The clipping and the noise are tensorflow-privacy's own code, in one of two
-forms; this file gives it the same architecture and the same initial weights
-as a Keras 3 model, and the batches and the noise multiplier of a plan
-(`dp_sgd_training`).
+tensorflow-privacy clips and adds the noise, in one of two forms. This file
+gives it the architecture and the initial weights of a Keras 3 model, and the
+batches and the noise multiplier of a plan (`dp_sgd_training`).
 
 * *fast clipping*: `DPSequential` with a layer registry. A dense layer's
   per-record gradient is an outer product, whose norm is the product of two
-  norms; with all norms known, one backward pass of a weighted loss gives the
-  sum of clipped gradients. tensorflow-privacy 0.9.0 knows this for dense
-  layers (and embeddings and parts of transformers, which have no twin here);
-  if any trainable layer is of another kind, its `DPSequential` forms
-  per-record gradients by `tf.vectorized_map` for all of them.
+  norms. With all norms known, one backward pass of a weighted loss gives the
+  sum of clipped gradients. tensorflow-privacy 0.9.0 does this for dense layers
+  (and embeddings and parts of transformers, which this file does not
+  translate). If any trainable layer is of another kind, its `DPSequential`
+  forms per-record gradients by `tf.vectorized_map` for all layers.
 * *vectorised*: the Jacobian of the records' losses, for any layer.
 
-Its third, the plain `DPKerasSGDOptimizer`, takes the same Jacobian and clips
-in a loop; its fourth, for sparse embedding gradients, needs embeddings.
+The library's third form, the plain `DPKerasSGDOptimizer`, uses the same
+Jacobian and clips in a loop; the fourth, for sparse embedding gradients, needs
+embeddings.
 
-tensorflow-privacy 0.9.0 speaks Keras 2. It runs on tf-keras beside Keras 3 in
+tensorflow-privacy 0.9.0 needs Keras 2. It runs on tf-keras beside Keras 3 in
 one process; TensorFlow is imported only when a classifier is fitted.
 
-What tensorflow-privacy does with a batch of c rows, and what is made of it:
+How tensorflow-privacy treats a batch of c rows, and how this file adapts it:
 
 * both forms return `(sum of clipped gradients + z * clip * N(0, 1)) / c`
   when `num_microbatches` is None, with c the number of *rows*, padding
   included. DP-SGD divides by the *expected* batch size, which is a constant:
   the true size of a Poisson batch is private. The gradient is therefore
-  multiplied by `c / expected_batch_size` before the optimizer sees it, which
-  holds for every optimizer (a rescaled learning rate would not for Adam).
-* a row of weight 0 has loss 0, gradient exactly 0, and is not touched by
-  clipping, so padding to a fixed shape changes nothing and nothing retraces.
+  multiplied by `c / expected_batch_size` before the optimizer uses it. This is
+  right for every optimizer; a rescaled learning rate would be wrong for Adam.
+* a row of weight 0 has loss 0 and gradient exactly 0, also after clipping. So
+  batches are padded to one shape, and nothing is traced again.
 * a large batch is cut into k chunks of equal shape, each of which carries
   noise of multiplier `z / sqrt(k)`. The sum of k independent normals of
-  variance z^2 / k is one of variance z^2, so the update has the distribution
-  of the unchunked one. Partial sums never leave the step.
+  variance z^2 / k is one of variance z^2, so the update has the same
+  distribution as without chunks. Partial sums never leave the step.
 """
 
 import functools
@@ -59,31 +59,29 @@ class DPSGDClassifier(DPSGDTrainer):
 
     The loss is the softmax cross-entropy. The model may end in logits or in a
     softmax. Features must be public or computed record by record beforehand:
-    `x` is what the trained layers see.
+    `x` is the input of the trained layers.
 
-    *Guarantee.* With `sampling="poisson"` or `"full"` the final weights are
-    (epsilon, delta)-DP with respect to the records given to `fit`, as is
-    every iterate: the noisy sum of each step is a (sampled) Gaussian
-    mechanism, composed by privacy loss distributions; labels count as part
-    of a record; n is public. With `sampling="shuffled"` the same number is
-    only claimed. *Not covered*: tuning on the same records, metrics on them,
-    and the finite precision of the noise, which tensorflow-privacy draws in
-    float32 from TensorFlow's ordinary generator (neither cryptographic nor
-    safe against floating-point attacks).
+    *Guarantee.* With `sampling="poisson"` or `"full"` the weights after every
+    step are (epsilon, delta)-DP with respect to the records given to `fit`. The
+    noisy sum of each step is a (sampled) Gaussian mechanism; steps are composed
+    by privacy loss distributions. Labels are part of a record; n is public.
+    With `sampling="shuffled"` the epsilon is only claimed. *Not covered*:
+    tuning on the same records, metrics on them, and the finite precision of the
+    noise, which tensorflow-privacy draws in float32 from TensorFlow's ordinary
+    generator (neither cryptographic nor safe against floating-point attacks).
 
     Args:
         model: a Keras 3 model or a list of Keras 3 layers; `None` for softmax
-            regression from zero weights. tensorflow-privacy takes layers in
-            a row (`Dense`, `Conv2D`, pooling, `Flatten`, `Reshape`,
-            activations, `Dropout`, `GroupNormalization`); any other model is
-            trained by `keras_fm.make_private`, and `report()["mechanism"]`
-            says so.
+            regression from zero weights. tensorflow-privacy trains sequential
+            layers (`Dense`, `Conv2D`, pooling, `Flatten`, `Reshape`,
+            activations, `Dropout`, `GroupNormalization`);
+            `keras_fm.make_private` trains any other model, and
+            `report()["mechanism"]` names it.
         config: a `DPSGDConfig`.
-        epsilon: float in (0, 100], or infinite to train the clipped twin
-            without noise; or a `keras_fm.Ledger`, of whose budget the fit
-            gets what is left.
-        delta: float in (0, 1); left out with a ledger.
-        seed: int, for tests and studies only. Whoever knows it can subtract
+        epsilon: float in (0, 100], or infinite to clip without noise; or a
+            `keras_fm.Ledger`, whose remaining budget the fit uses.
+        delta: float in (0, 1); omit it with a ledger.
+        seed: int, for tests and studies only. Anybody who knows it can subtract
             the noise, so a seeded fit is reported as not private.
         neighbours: `"add_remove"` or `"replace_one"` (full batches only; the
             sum of clipped gradients then moves by twice the clip, and the
@@ -112,7 +110,7 @@ class DPSGDClassifier(DPSGDTrainer):
 
     def __init__(self, model, config, epsilon, delta=None, **kwargs):
         super().__init__(model, config, epsilon, delta, **kwargs)
-        # The views of a record are clipped together by the Jacobian alone.
+        # Only the Jacobian clips the views of a record together.
         self._form = config.form or "fast_clipping"
         if config.views > 1:
             self._form = "vectorized"
@@ -126,9 +124,9 @@ class DPSGDClassifier(DPSGDTrainer):
 
     def _train(self, library, x, y, plan, batches):
         tf = library[0]
-        # tensorflow-privacy draws its noise by TensorFlow's global seed. One
-        # that the caller set for something else must not decide the noise;
-        # without one TensorFlow asks the operating system.
+        # tensorflow-privacy draws noise by TensorFlow's global seed. A seed
+        # that the caller set for something else must not determine the noise;
+        # without a seed TensorFlow uses the operating system's randomness.
         caller_seed = _global_seed(tf)
         tf.random.set_seed(self.seed)
         try:
@@ -200,7 +198,7 @@ class _Step:
         sums = [
             tf.Variable(tf.zeros_like(v), trainable=False) for v in variables
         ]
-        # Not captured: TensorFlow keeps what a traced function holds.
+        # Not captured: TensorFlow keeps what a traced function captures.
         self._x = x if views else tf.constant(x)
         self._y, self._gather = tf.constant(y), tf.gather
 
@@ -242,7 +240,7 @@ class _Step:
             chunk = slice(start, start + self._rows)
             rows = self._constant(padded[chunk])
             if self._views:
-                # A copy of record 0 in padding is as good as any.
+                # Padding may hold any record, so it holds copies of record 0.
                 records = self._constant(
                     self._views(self._x[padded[chunk]], self._rows)
                 )
@@ -260,7 +258,7 @@ class _Step:
         return self.twin.get_weights()
 
     def assign(self, weights):
-        """Puts others in their place."""
+        """Sets the weights."""
         self.twin.set_weights(weights)
 
 
@@ -315,7 +313,7 @@ def _fast_clipping(library, layers, config, rates, noise, loss):
     )
 
     class GradientCatcher(tf_keras.optimizers.SGD):
-        """Keeps what `train_step` hands to its optimizer."""
+        """Keeps the gradients that `train_step` gives its optimizer."""
 
         def apply_gradients(self, grads_and_vars, **kwargs):
             self.caught = [gradient for gradient, _ in grads_and_vars]
@@ -340,7 +338,7 @@ def _fast_clipping(library, layers, config, rates, noise, loss):
 
 
 def _physical_rows(model, form, config):
-    """Rows per chunk: as many as time and about 1 GB of memory allow."""
+    """Rows per chunk, limited by time and about 1 GB of memory."""
     if config.physical_batch_size is not None:
         return config.physical_batch_size
     shapes = [layer.output.shape[1:] for layer in model.layers]
@@ -349,9 +347,9 @@ def _physical_rows(model, form, config):
         for layer in model.layers
     ]
     if form == "vectorized":
-        # The Jacobian sends every record's loss back through the whole
-        # chunk: arithmetic grows with the square of the rows. This many
-        # rows cost about as much arithmetic as one call costs overhead.
+        # The Jacobian propagates every record's loss through the whole chunk,
+        # so arithmetic grows with the square of the rows. With this many rows,
+        # arithmetic takes about as long as the overhead of a call.
         work = sum(
             2 * k * math.prod(s[:-1])
             for k, s in zip(kernels, shapes, strict=True)

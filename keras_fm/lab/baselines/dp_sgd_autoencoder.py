@@ -9,9 +9,9 @@ from keras_fm.lab.baselines.dp_sgd_config import check_records
 class DPSGDAutoencoder(DPSGDClassifier):
     """A Keras 3 auto-encoder trained by tensorflow-privacy's DP-SGD.
 
-    The loss of a record is its mean squared reconstruction error; layers,
-    batches, clipping, accounting and guarantee are those of
-    `DPSGDClassifier`. The last layer is linear.
+    The loss of a record is its mean squared reconstruction error. Everything
+    else is as in `DPSGDClassifier`: layers, batches, clipping, accounting and
+    guarantee. The last layer must be linear.
 
     Args:
         model: a Keras 3 `Sequential` or a list of Keras 3 layers that ends

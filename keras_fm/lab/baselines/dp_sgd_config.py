@@ -1,4 +1,4 @@
-"""Settings of DP-SGD, and the plan that is made of them.
+"""Settings of DP-SGD, and the plan that follows from them.
 
 Sampler and accountant are one object, a `SamplingPlan` of `keras_fm.kernel`, so
 they cannot disagree.
@@ -20,8 +20,8 @@ from keras_fm.kernel.budget import (
 from keras_fm.kernel.planning import sampled_noise
 from keras_fm.kernel.reads import sampling as sampling_lib
 
-# Of a number in a record, for whose gradient float32 is wide enough: one that
-# is NaN would be that of the whole batch.
+# Largest number in a record, so that its gradient fits into float32: one NaN
+# would make the whole batch NaN.
 LARGEST = 1e6
 FORMS = ("fast_clipping", "vectorized")
 _OPTIMIZERS = ("sgd", "adam")
@@ -29,45 +29,44 @@ _OPTIMIZERS = ("sgd", "adam")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DPSGDConfig:
-    """How DP-SGD trains. Every field is public.
+    """Settings of DP-SGD training. Every field is public.
 
     Args:
         learning_rate: float > 0.
         l2_norm_clip: float > 0. Each record's gradient, over all weights
             together, is scaled down to at most this L2 norm.
-        form: of tensorflow-privacy: `"fast_clipping"` (its `DPSequential`
-            with a layer registry: only the norms of per-record gradients if
-            every trainable layer is `Dense`; per-record gradients otherwise,
-            and `report()["clipping"]` says which) or `"vectorized"` (its
+        form: for tensorflow-privacy: `"fast_clipping"` (its `DPSequential` with
+            a layer registry, which forms only norms of per-record gradients if
+            every trainable layer is `Dense`, else the gradients;
+            `report()["clipping"]` names it) or `"vectorized"` (its
             `VectorizedDPKerasSGDOptimizer` / `...AdamOptimizer`: per-record
             gradients through a Jacobian). Both define the same mechanism.
-            `None` chooses `"fast_clipping"`, and is what jax-privacy needs,
-            which has one form.
+            `None` chooses `"fast_clipping"`; jax-privacy, which has one form,
+            needs `None`.
         optimizer: `"sgd"` or `"adam"`.
-        momentum: float in [0, 1), of `"sgd"`.
+        momentum: float in [0, 1), for `"sgd"`.
         sampling: `"poisson"` (each record joins each batch independently
-            with probability `batch_size / n`; proven), `"full"` (each step
-            reads all records; proven) or `"shuffled"` (batches of a fixed
-            size from a fresh permutation in each epoch, accounted *as if*
-            they were Poisson, as is common practice: only claimed).
+            with probability `batch_size / n`; proven), `"full"` (each step uses
+            all records; proven) or `"shuffled"` (batches of a fixed size from a
+            fresh permutation in each epoch, accounted *as if* they were
+            Poisson, as is common practice: only claimed).
         batch_size: int, the expected batch size; `None` with `"full"`.
         steps: int, number of updates. Give `steps` or `epochs`.
         epochs: float, number of updates in units of `n / batch_size`.
-        physical_batch_size: int, rows whose gradients are held at a time;
+        physical_batch_size: int, rows whose gradients are in memory at a time;
             `None` chooses. It changes time and memory, not the mechanism.
-        decay: float in (0, 1]: what is left of the learning rate at the last
-            step; it falls linearly.
-        average: float in [0, 1): the trained weights are the exponential
-            moving average of those after the steps, of which a step keeps
-            this share; 0 for the weights after the last one. A function of
-            what is released anyway.
+        decay: float in (0, 1]: share of the learning rate that is left at the
+            last step; it falls linearly.
+        average: float in [0, 1): decay factor of the exponential moving average
+            over the steps' weights that is the result; 0 for the weights after
+            the last step. It uses no more privacy.
         views: int, changed copies of a record, made by the classifier's
-            `augment`, whose mean gradient is what is clipped (De et al.);
-            jax-privacy, and `"vectorized"`.
+            `augment`. Their mean gradient is clipped (De et al.). Only for
+            jax-privacy and `"vectorized"`.
 
     Raises:
         ValueError: if a value is outside its range, NaN or infinite, or two
-            of them contradict each other.
+            values contradict each other.
 
     Example:
 
@@ -115,30 +114,29 @@ class DPSGDConfig:
             raise ValueError("Give one of `steps` and `epochs`.")
 
     def rates(self, schedules, steps):
-        """The learning rate, or the `PolynomialDecay` of Keras' or tf-keras'
-        `schedules` over so many steps."""
+        """The learning rate, or a `PolynomialDecay` over the steps from Keras'
+        or tf-keras' `schedules`."""
         if self.decay == 1:
             return self.learning_rate
         last = self.decay * self.learning_rate
         return schedules.PolynomialDecay(self.learning_rate, steps, last)
 
     def keras_optimizer(self, steps):
-        """The optimizer of Keras 3 for so many steps."""
+        """The optimizer of Keras 3 for this many steps."""
         rates = self.rates(keras.optimizers.schedules, steps)
         if self.optimizer == "sgd":
             return keras.optimizers.SGD(rates, momentum=self.momentum)
         return keras.optimizers.Adam(rates)
 
     def plan(self, n, epsilon, delta, neighbours="add_remove", others=()):
-        """What a fit on `n` records does and costs, before anything is read.
+        """The steps and the cost of a fit on `n` records, without using them.
 
         Args:
             n: int, number of records, public by declaration.
-            epsilon: float in (0, 100], or infinite for the clipped,
-                noiseless twin.
+            epsilon: float in (0, 100], or infinite to clip without noise.
             delta: float in (0, 1).
             neighbours: `"add_remove"` or `"replace_one"`.
-            others: mechanisms that the same budget paid for already.
+            others: mechanisms that the same budget already paid for.
 
         Returns:
             A `DPSGDPlan`.
@@ -177,13 +175,13 @@ class DPSGDConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DPSGDPlan(sampling_lib.SamplingPlan):
-    """Which records each step reads, and the noise that pays for it.
+    """The records of each step, and the noise that makes it private.
 
     Attributes:
         noise_multiplier: standard deviation of the noise on the sum of
-            clipped gradients, in units of `l2_norm_clip`. Under
-            `"replace_one"` the sum moves by twice the clip, which is
-            contained in this number. 0 without noise.
+            clipped gradients, in units of `l2_norm_clip`. Under `"replace_one"`
+            a record changes the sum by twice the clip; the number includes this
+            factor. 0 without noise.
     """
 
     noise_multiplier: float
@@ -238,10 +236,10 @@ def check_budget(epsilon, delta):
 
 
 def check_records(x):
-    """Refuses records whose gradients may have no norm to clip.
+    """Refuses records whose gradients may have no finite norm.
 
     Raises:
-        ValueError: which holds none of their numbers.
+        ValueError: its message holds none of the records' numbers.
     """
     more = (
         ": the gradient of a record with NaN or infinite entries has no norm "

@@ -1,27 +1,27 @@
-"""DP-SGD through jax-privacy, on the JAX backend of Keras.
+"""DP-SGD by jax-privacy, on the JAX backend of Keras.
 
-The clipping (`clipped_grad`) and the noise (`gaussian_privatizer`) are
-jax-privacy's own code, and so is the padding of batches; the model is the
-Keras 3 model itself and the optimizer a Keras optimizer; the batches and the
-noise multiplier are those of a plan (`dp_sgd_training`).
+jax-privacy clips (`clipped_grad`), adds the noise (`gaussian_privatizer`) and
+pads batches. The model is the Keras 3 model itself, the optimizer a Keras
+optimizer. Batches and noise multiplier come from a plan (`dp_sgd_training`).
 
-What jax-privacy 2.0.0 does with a batch, and what is made of it:
+How jax-privacy 2.0.0 treats a batch, and how this file adapts it:
 
 * `clipped_grad` maps the gradient over records by `jax.vmap`, each in a batch
-  of one, and sums what it clipped. It divides by the *expected* batch size
-  (`normalize_by`), a constant: the true size of a Poisson batch is private.
-* the records that pad a batch to a fixed shape are named to it
-  (`is_padding_example`), which makes their gradients exactly 0.
-* `microbatch_size` rows are mapped at a time, the others wait in a loop that
-  ends at the last real record. Noise is drawn once for each step.
+  of one, and sums the clipped gradients. It divides by the *expected* batch
+  size (`normalize_by`), a constant: the true size of a Poisson batch is
+  private.
+* it gets a mask of the records that pad a batch (`is_padding_example`), which
+  makes their gradients exactly 0.
+* `microbatch_size` rows are mapped at a time, in a loop that ends at the last
+  real record. Noise is drawn once for each step.
 * without a key, `gaussian_privatizer` draws 31 bits from NumPy's global
-  generator: a caller's `keras.utils.set_random_seed` would decide the noise.
-  It is given a key of its own here.
+  generator, so a caller's `keras.utils.set_random_seed` would determine the
+  noise. Here it gets its own key.
 
-`jax_privacy.keras_api.make_private` is not used: unless its
-`poisson_sampling_in_fit` is set it accounts Keras's shuffled batches as if
-they were Poisson (here that is `sampling="shuffled"`, and only claimed), and
-it takes its seeds from NumPy's global generator.
+`jax_privacy.keras_api.make_private` is not used: without
+`poisson_sampling_in_fit` it accounts Keras's shuffled batches as if they were
+Poisson (here `sampling="shuffled"`, only claimed), and it draws seeds from
+NumPy's global generator.
 """
 
 import math
@@ -39,8 +39,8 @@ from keras_fm.lab.baselines.dp_sgd_training import (
     without_softmax,
 )
 
-# Memory of the gradients that are held at a time. A processor is fastest when
-# they stay in its caches, an accelerator when it is busy.
+# Memory for gradients at a time. A processor is fastest if they fit into its
+# caches, an accelerator if it is busy.
 _CACHED_BYTES = 8e6
 _DEVICE_BYTES = 1e9
 
@@ -50,31 +50,30 @@ class JaxDPSGDClassifier(DPSGDTrainer):
 
     Needs `pip install "jax-privacy>=2,<3" jax`, Python 3.11 or later and the
     JAX backend of Keras (`KERAS_BACKEND=jax`). jax-privacy and
-    tensorflow-privacy need different versions of dp-accounting, so it has an
-    environment of its own (docs/comparison.md).
+    tensorflow-privacy need different versions of dp-accounting, so install it
+    in a separate environment (docs/comparison.md).
 
-    The model object itself is trained: its weights change when `fit` is done.
-    The loss is the softmax cross-entropy. The model may end in logits or in a
+    `fit` trains the model object itself: its weights change at the end. The
+    loss is the softmax cross-entropy. The model may end in logits or in a
     softmax activation. Features must be public or computed record by record
-    beforehand: `x` is what the trained layers see.
+    beforehand: `x` is the input of the trained layers.
 
-    *Guarantee.* As of `DPSGDClassifier`: with `sampling="poisson"` or
-    `"full"` the final weights and every iterate are (epsilon, delta)-DP with
-    respect to the records given to `fit`; with `"shuffled"` that is only
-    claimed. *Not covered*: tuning on the same records, metrics on them, and
-    the finite precision of the noise, which jax-privacy draws in float32 from
-    JAX's generator under a key of 64 bits (neither cryptographic nor safe
-    against floating-point attacks).
+    *Guarantee.* As for `DPSGDClassifier`: with `sampling="poisson"` or `"full"`
+    the weights after every step are (epsilon, delta)-DP with respect to the
+    records given to `fit`. With `"shuffled"` this is only claimed. *Not
+    covered*: tuning on the same records, metrics on them, and the finite
+    precision of the noise, which jax-privacy draws in float32 from JAX's
+    generator under a key of 64 bits (neither cryptographic nor safe against
+    floating-point attacks).
 
     Args:
         model: a Keras 3 model or a list of Keras 3 layers; `None` for softmax
-            regression from zero weights. `make_private` trains one whose
-            state training changes (`Dropout`).
+            regression from zero weights. `keras_fm.make_private` trains a model
+            with state that training changes (`Dropout`).
         config: a `DPSGDConfig` with `form=None`.
-        epsilon: float in (0, 100], or infinite to train the clipped twin
-            without noise.
+        epsilon: float in (0, 100], or infinite to clip without noise.
         delta: float in (0, 1).
-        seed: int >= 0, for tests and studies only. Whoever knows it can
+        seed: int >= 0, for tests and studies only. Anybody who knows it can
             subtract the noise, so a seeded fit is reported as not private.
         neighbours: `"add_remove"` or `"replace_one"` (full batches only; the
             sum of clipped gradients then moves by twice the clip, and the
@@ -144,7 +143,8 @@ class _Step:
 
         def loss(weights, x, y):
             if views:
-                # One record: its views are a batch, whose mean is its loss.
+                # One record: its views form a batch, whose mean loss is the
+                # record's.
                 x, y = x[0], keras.ops.repeat(y, views.count)
             logits, _ = with_weights(model, weights, x)
             return crossentropy(y, logits)
@@ -156,8 +156,7 @@ class _Step:
             batch_argnums=(1, 2),
             microbatch_size=self._rows,
         )
-        # The plan's multiplier is in units of the clip, whatever the
-        # neighbours are.
+        # The plan's multiplier is in units of the clip for all relations.
         privatizer = library.noise_addition.gaussian_privatizer(
             stddev=plan.noise_multiplier * clipped_mean.l2_norm_bound,
             prng_key=_noise_key(jax, trainer.seed),
@@ -186,10 +185,10 @@ class _Step:
 
     def __call__(self, batch):
         (rows,) = self._pad(np.asarray(batch, "int32"), self._size, self._rows)
-        # A padding row reads record 0, to no effect.
+        # A padding row uses record 0, without effect.
         held = np.maximum(rows, 0)
         if self._views:
-            # Padding is wherever the library puts it.
+            # The library may put padding anywhere.
             x = np.zeros((len(rows), self._views.count, *self._x.shape[1:]))
             real = self._x[rows[rows >= 0]]
             x[rows >= 0] = self._views(real, len(real))
@@ -204,7 +203,7 @@ class _Step:
         return self._state[0]
 
     def assign(self, weights):
-        """Puts others in their place."""
+        """Sets the weights."""
         self._state = (weights, *self._state[1:])
 
     def write_weights(self):
@@ -225,7 +224,7 @@ def _noise_key(jax, seed):
 
 
 def _microbatch_rows(jax, model):
-    """Records whose gradients are held at a time."""
+    """Records whose gradients are in memory at a time."""
     weights = sum(math.prod(v.shape) for v in model.trainable_variables)
     outputs = sum(math.prod(v.output.shape[1:]) for v in model.layers)
     memory = _CACHED_BYTES if jax.default_backend() == "cpu" else _DEVICE_BYTES

@@ -1,15 +1,14 @@
-"""DP-SGD through Opacus, on the PyTorch backend of Keras.
+"""DP-SGD by Opacus, on the PyTorch backend of Keras.
 
-The gradients of single records (`GradSampleModule`), their clipping and the
-noise (`DPOptimizer`) are Opacus' own code; the model is the Keras 3 model
-itself, the optimizer a Keras optimizer, and the batches and the noise
-multiplier are those of a plan (`dp_sgd_training`).
+Opacus computes the gradients of single records (`GradSampleModule`), clips them
+and adds the noise (`DPOptimizer`). The model is the Keras 3 model itself, the
+optimizer a Keras optimizer. Batches and noise multiplier come from a plan
+(`dp_sgd_training`).
 
-Opacus has rules for PyTorch's own layers. It takes the gradients of any other
-module by `torch.func`, and a Keras model is handed to it as such: one module,
-whose parameters are the variables of the model. That goes through the module
-twice, so a `Dropout` inside would be drawn twice: the model is cut at each,
-and PyTorch's stands in its place.
+Opacus has rules for PyTorch's own layers. It differentiates any other module by
+`torch.func`. A Keras model is given to it as one such module, whose parameters
+are the model's variables. That runs the module twice and would draw a `Dropout`
+inside twice. So the model is cut at each `Dropout`, and PyTorch's replaces it.
 """
 
 import contextlib
@@ -33,7 +32,7 @@ from keras_fm.lab.baselines.dp_sgd_training import (
 )
 from keras_fm.per_example.affine_maps import convolved
 
-# Of the gradients that are held at a time.
+# Memory for gradients at a time.
 _BYTES = 1e8
 
 
@@ -41,7 +40,7 @@ class OpacusClassifier(DPSGDTrainer):
     """A Keras 3 classifier trained by Opacus' DP-SGD.
 
     Needs `pip install opacus` and the PyTorch backend of Keras. Arguments and
-    guarantee are those of `JaxDPSGDClassifier`, but for `augment`.
+    guarantee are those of `JaxDPSGDClassifier`, without `augment`.
     """
 
     _library = "Opacus"
@@ -70,8 +69,8 @@ class OpacusClassifier(DPSGDTrainer):
 
 
 def why_not(model, shape):
-    """What of a Keras model, for records of a shape, Opacus cannot take, in
-    words, or `None`."""
+    """Why Opacus cannot train a Keras model on records of a shape, in words, or
+    `None`."""
     rows = np.random.default_rng(0).random((3, *shape), np.float32)
     alone, among = (
         keras.ops.convert_to_numpy(model(rows[:n], training=False))
@@ -87,7 +86,7 @@ def why_not(model, shape):
 
 
 def _unmapped(part, shape):
-    """What PyTorch says if it cannot map a model over records, or `None`."""
+    """PyTorch's error if it cannot map a model over records, or `None`."""
     if keras.backend.backend() != "torch":
         return None
     torch = importlib.import_module("torch")
@@ -95,7 +94,7 @@ def _unmapped(part, shape):
     rows = torch.zeros((2, 1, *shape), device=module.device)
     try:
         torch.func.vmap(module)(rows)
-    # Whatever a layer raises.
+    # A layer may raise anything.
     except Exception as e:
         lines = [line for line in str(e).splitlines() if "vmap" in line]
         return f"it: {(lines or [type(e).__name__])[0][:200]}"
@@ -103,8 +102,8 @@ def _unmapped(part, shape):
 
 
 def _parts(model, shape):
-    """The model and what it takes; of layers in a row with `Dropout` among
-    them, what is before, between and after, and these."""
+    """The model and its inputs; a sequential model with `Dropout` is cut into
+    these layers and the parts between them."""
     row = in_a_row(model)
     layers = row.layers if isinstance(row, keras.Sequential) else []
     if not any(map(_is_dropout, layers)):
@@ -125,7 +124,7 @@ def _is_dropout(layer):
 
 
 def _as_module(torch, part):
-    """What Opacus takes for a part of the model."""
+    """A part of the model as a module for Opacus."""
     if _is_dropout(part):
         return torch.nn.Dropout(part.rate)
 
@@ -145,7 +144,7 @@ def _as_module(torch, part):
                 self.register_parameter(f"weight_{i}", variable.value)
 
         def forward(self, x):
-            # Others stand in their place when Opacus takes gradients.
+            # Opacus replaces parameters to compute gradients.
             with _channels_first(convolutions):
                 return with_weights(part, self.parameters(), x)[0]
 
@@ -154,7 +153,8 @@ def _as_module(torch, part):
 
 @contextlib.contextmanager
 def _channels_first(convolutions):
-    """In the context, layers convolve as PyTorch's `vmap` can."""
+    """In the context, layers convolve in a way that PyTorch's `vmap`
+    supports."""
     for layer in convolutions:
         layer.__dict__["convolution_op"] = functools.partial(
             convolved,
@@ -186,10 +186,10 @@ class _Step:
         self._x, self._y = (torch.as_tensor(v, device=device) for v in (x, y))
         parts = [_as_module(torch, p) for p, _ in _parts(model, x.shape[1:])]
         self._module = library.GradSampleModule(torch.nn.Sequential(*parts))
-        # Not the global generator, which a caller's seed would decide.
+        # Not the global generator, which a caller may have seeded.
         noise = torch.Generator(device)
         noise.manual_seed(_seed(trainer.seed))
-        # Keras' optimizer updates; the one inside never does.
+        # Keras' optimizer updates; the inner one never does.
         self._clipped = library.DPOptimizer(
             torch.optim.SGD(weights, 1.0),
             noise_multiplier=plan.noise_multiplier,
@@ -215,7 +215,7 @@ class _Step:
             return
         rows = self._torch.as_tensor(rows, device=self._x.device)
         with warnings.catch_warnings():
-            # That no gradient of the records is asked for.
+            # The warning that no gradient of the records is needed.
             warnings.simplefilter("ignore", UserWarning)
             self._loss(self._y[rows], self._module(self._x[rows])).backward()
 
@@ -224,7 +224,7 @@ class _Step:
         return [keras.ops.convert_to_numpy(v) for v in self._variables]
 
     def assign(self, weights):
-        """Puts others in their place."""
+        """Sets the weights."""
         for variable, value in zip(self._variables, weights, strict=True):
             variable.assign(value)
 

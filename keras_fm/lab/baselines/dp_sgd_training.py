@@ -1,11 +1,10 @@
-"""What DP-SGD does, whichever library clips and adds the noise.
+"""The part of DP-SGD that does not depend on the library.
 
 Settings, plan, guarantee, ledger and report of a classifier trained by
-DP-SGD. `dp_sgd` trains one by tensorflow-privacy, `dp_sgd_jax` by
-jax-privacy, `dp_sgd_opacus` by Opacus; a model that they cannot take is
-trained by the noisy steps of `keras_fm.make_private`, and the report says so.
-Sampler and accountant are one object, a `SamplingPlan` of `keras_fm.kernel`, so
-they cannot disagree.
+DP-SGD. `dp_sgd` trains by tensorflow-privacy, `dp_sgd_jax` by jax-privacy,
+`dp_sgd_opacus` by Opacus. If a library cannot train a model, the noisy steps of
+`keras_fm.make_private` do, and the report names them. Sampler and accountant
+are one object, a `SamplingPlan` of `keras_fm.kernel`, so they cannot disagree.
 """
 
 import contextlib
@@ -43,9 +42,9 @@ _OURS = "keras_fm.make_private"
 class DPSGDTrainer:
     """Base of classifiers trained by DP-SGD; a subclass names the library.
 
-    A subclass sets `_library`, `_generator`, `_form` and `_clipping`, which
-    the report names, and defines `_import_library`, `_train` and `_why_not`;
-    one that trains another model `_forward` and `to_keras`, too.
+    A subclass sets `_library`, `_generator`, `_form` and `_clipping`, which the
+    report names, and defines `_import_library`, `_train` and `_why_not`. One
+    that trains a copy of the model also defines `_forward` and `to_keras`.
     """
 
     _library: str | None = None
@@ -86,20 +85,20 @@ class DPSGDTrainer:
         self.seed = seed
         self.plan = None
         self._model = in_a_row(model)
-        # Of `make_private`, where that trains.
+        # The `PrivateModel`, if `make_private` trains.
         self._callback = None
         self._seconds = None
         self._step_seconds = []
 
     def fit(self, x, y, num_classes=None):
-        """Trains on the records `x`, `y`, once.
+        """Trains once on the records `x`, `y`.
 
         Args:
             x: array `(n, ...)` of numbers, at most 1e6 in modulus.
             y: int array `(n,)` of class numbers.
-            num_classes: int. Required with `model=None` (the number of
-                classes is public and never read from `y`); otherwise it must
-                equal the width of the model's output, if given.
+            num_classes: int. Required with `model=None` (the number of classes
+                is public and never computed from `y`); otherwise it must equal
+                the width of the model's output, if given.
 
         Returns:
             self.
@@ -107,8 +106,8 @@ class DPSGDTrainer:
         Raises:
             ImportError: if the library is not installed, or cannot work
                 with Keras's backend.
-            RuntimeError: if called again: a second fit on the same records
-                would spend again, which a new classifier makes visible.
+            RuntimeError: if called again. A second fit would spend budget
+                again: make a new classifier for it.
             ValueError: if the data do not fit the model.
         """
         if self.plan is not None:
@@ -137,7 +136,7 @@ class DPSGDTrainer:
         batches = plan.batches(np.random.default_rng(entropy))
         self._views = None
         if self._augment is not None:
-            # Neither the stream of the batches nor that of the noise.
+            # Not the random stream of the batches or of the noise.
             seed = np.random.SeedSequence(entropy).spawn(2)[1]
             self._views = Views(
                 self._augment, self.config.views, x.shape[1:], seed
@@ -150,16 +149,16 @@ class DPSGDTrainer:
         raise NotImplementedError
 
     def _why_not(self, model, shape):
-        """What of a model, for records of a shape, the library cannot take,
-        in words, or `None`."""
+        """Why the library cannot train a model on records of a shape, in words,
+        or `None`."""
 
     def _train(self, library, x, y, plan, batches):
-        """Prepares a step and hands it to `_take`."""
+        """Prepares a step and passes it to `_take`."""
         raise NotImplementedError
 
     def _by_noisy_steps(self, library, x, y, plan, batches):
-        """Trains by `make_private`, which draws its own samples by a plan of
-        the same numbers."""
+        """Trains by `make_private`, which draws its own samples by an equal
+        plan."""
         config, model = self.config, self._model
         plain = config.sampling != "shuffled" and not config.average
         if self._views or not plain or math.isinf(self.epsilon):
@@ -194,12 +193,11 @@ class DPSGDTrainer:
         )
 
     def _take(self, step, plan, batches):
-        """Takes all steps; `step` returns when one is done, and has and
-        takes weights."""
+        """Takes all steps; `step` has `weights` and `assign`."""
         kept, average = self.config.average, None
         if self._ledger is not None:
             self._ledger.charge([self._entry(plan)])
-        # From the first read on, the budget counts as spent.
+        # From the first step on, the budget counts as spent.
         self.plan = plan
         for batch in batches:
             began = time.perf_counter()
@@ -249,21 +247,20 @@ class DPSGDTrainer:
         }
 
     def report(self):
-        """What was read, what it costs and what proves it.
+        """The facts of the fit: mechanism, cost and settings.
 
         The epsilons are those of `ledger`.
 
         Returns:
             dict: `mechanism`, `epsilon_claimed`, `epsilon_proven` (infinite
             for `"shuffled"` and for a seeded fit), `delta`, `neighbours`,
-            `record` (what one is, in words), `private` (not with a seed, nor
-            if delta is one over the number of records or more),
-            `noise_multiplier`, `l2_norm_clip`, `sampling`,
-            `sampling_rate`, `steps`, `expected_batch_size`,
-            `overflow_probability`, `form`, `clipping` (`"norms"`: per-record
-            gradients were never formed, or `"gradients"`), `seconds` (of the
-            fit, tracing included), `step_seconds` (median over the steps
-            after the first), `notes`.
+            `record` (the unit, in words), `private` (false with a seed, or if
+            delta is at least one over the number of records),
+            `noise_multiplier`, `l2_norm_clip`, `sampling`, `sampling_rate`,
+            `steps`, `expected_batch_size`, `overflow_probability`, `form`,
+            `clipping` (`"norms"` if per-record gradients were never formed,
+            else `"gradients"`), `seconds` (of the fit, with tracing),
+            `step_seconds` (median over the steps after the first), `notes`.
         """
         self._check_fitted()
         plan, config = self.plan, self.config
@@ -301,7 +298,7 @@ class DPSGDTrainer:
 
         Raises:
             RuntimeError: before `fit`.
-            ValueError: for the noiseless twin, which no ledger can hold.
+            ValueError: for a fit without noise, which no ledger can hold.
         """
         self._check_fitted()
         if self._callback is not None:
@@ -318,11 +315,11 @@ class DPSGDTrainer:
         return ledger
 
     def _entry(self, plan):
-        """What a fit is charged as."""
+        """The ledger's entry for a fit."""
         config = self.config
         claimed = config.sampling == "shuffled"
-        # The plan's multiplier is relative to the clip; a replaced record
-        # moves the sum by twice that.
+        # The plan's multiplier is relative to the clip; replacing a record
+        # changes the sum by twice the clip.
         moves = 2 if self.neighbours.replaces else 1
         mechanism = plan.mechanism(
             plan.noise_multiplier / moves, moves * config.l2_norm_clip
@@ -372,7 +369,7 @@ class DPSGDTrainer:
             )
 
     def _outputs(self, x):
-        """Logits, float32, of few records at a time."""
+        """Logits, float32, computed for a few records at a time."""
         self._check_fitted()
         x = np.asarray(x, dtype="float32")
         forward = self._forward
@@ -386,16 +383,16 @@ class DPSGDTrainer:
         )
 
     def _forward(self, x):
-        """Logits, of the library's own if it has one."""
+        """Logits, from the library's copy of the model if it has one."""
         with without_softmax(self._model):
             return logits_of(self._model, x)
 
     def _keras_loss(self, model, shape):
-        """What `make_private` trains a model by."""
+        """The loss by which `make_private` trains a model."""
         return loss_of(model, shape)
 
     def _keras_outputs(self, model, x):
-        """What `_forward` would give of it."""
+        """The outputs that `_forward` would return for the model."""
         return logits_of(model, x)
 
     def _check_data(self, x, y, num_classes):
@@ -408,7 +405,7 @@ class DPSGDTrainer:
             )
         check_records(x)
         if self._model is None:
-            # Public: never read from the labels.
+            # Public: never computed from the labels.
             checks.integer("num_classes", num_classes, at_least=2)
             head = keras.layers.Dense(num_classes, kernel_initializer="zeros")
             self._model = keras.Sequential([head])
@@ -451,13 +448,13 @@ def parts_of(library, backend, install, **places):
 
 
 def units_of(model, shape):
-    """How many outputs a model has for records of a shape."""
+    """Number of outputs of a model for records of a shape."""
     return model(np.zeros((1, *shape), "float32")).shape[-1]
 
 
 def in_a_row(model):
-    """A functional model of one layer after the other as a sequential one, of
-    the same layers; any other model as it is."""
+    """A functional model that is a chain of layers as a sequential model of the
+    same layers; any other model unchanged."""
     layers = getattr(model, "layers", ())
     inputs = getattr(model, "inputs", None) or ()
     if isinstance(model, keras.Sequential) or len(inputs) != 1:
@@ -474,7 +471,7 @@ def in_a_row(model):
 
 
 def _activation(model):
-    """The name of what the outputs of a model went through last."""
+    """The name of a model's last activation."""
     layers = getattr(model, "layers", None) or [None]
     found = getattr(layers[-1], "activation", None)
     if isinstance(layers[-1], keras.layers.Softmax):
@@ -483,8 +480,8 @@ def _activation(model):
 
 
 def loss_of(model, shape):
-    """The cross-entropy for what a model gives of records of a shape:
-    probabilities if it ends in a softmax or sigmoid, else logits."""
+    """The cross-entropy for a model's outputs: probabilities if it ends in a
+    softmax or sigmoid, else logits."""
     raw = _activation(model) not in ("softmax", "sigmoid")
     if units_of(model, shape) == 1:
         return keras.losses.BinaryCrossentropy(from_logits=raw)
@@ -492,21 +489,21 @@ def loss_of(model, shape):
 
 
 def with_weights(model, weights, x):
-    """What a model gives in training with others in the place of its trainable
-    weights, and the scope of what that assigns; nothing is assigned."""
+    """Outputs of a model in training with other trainable weights, and the
+    scope of its assignments, which are not carried out."""
     mapping = list(zip(model.trainable_variables, weights, strict=True))
     with keras.StatelessScope(mapping) as scope:
         return model(x, training=True), scope
 
 
 def changing_state(model, shape):
-    """What of a model, for records of a shape, is another at every step: a
-    state, or random numbers; in words, or `None`."""
+    """The part of a model that differs from step to step (a state, or random
+    numbers), in words, or `None`."""
     x = np.random.default_rng(0).random((64, *shape), np.float32)
     model(x)
     weights = [v.value for v in model.trainable_variables]
     first, scope = with_weights(model, weights, x)
-    # PyTorch's generator is no state of a layer.
+    # PyTorch's generator is not a layer's state.
     second, _ = with_weights(model, weights, x)
     pairs = [("seed_generator", first, second)]
     for state in model.non_trainable_variables:
@@ -538,8 +535,7 @@ def without_softmax(model):
 
 
 def of_classes(model, outputs):
-    """Outputs of which the largest is that of the class: one for two classes
-    becomes two."""
+    """One output for each class: a single output of two classes becomes two."""
     if outputs.shape[1] > 1:
         return outputs
     middle = 0.5 if _activation(model) == "sigmoid" else 0.0
@@ -547,7 +543,7 @@ def of_classes(model, outputs):
 
 
 def logits_of(model, x):
-    """Logits of a model, whatever it ends in."""
+    """Logits of a model with any last activation."""
     found = keras.ops.convert_to_numpy(model(x, training=False))
     ends = _activation(model)
     if ends not in ("softmax", "sigmoid"):
@@ -557,12 +553,12 @@ def logits_of(model, x):
 
 
 def small_cnn(input_shape, num_classes):
-    """The small convolutional network usual for DP-SGD on digits, built.
+    """A built small convolutional network, usual for DP-SGD on digits.
 
     Two strided convolutions (16 of 8x8, 32 of 4x4), each with a 2x2 maximum
     of stride 1, a dense layer of 32 and a linear read-out; tanh throughout,
-    whose bounded range suits clipped gradients. Images below 14x14 have
-    kernels half as large, the second without a stride.
+    whose bounded range suits clipped gradients. For images below 14x14 kernels
+    are half as large, and the second convolution has stride 1.
 
     Args:
         input_shape: `(height, width, channels)`, at least 8x8.

@@ -21,7 +21,8 @@ from keras_fm.lab.baselines.private_estimator import PrivateClassifier
 
 PROJECTIONS = ("random", "leading")
 _MOST_BINS = 2**15
-# Of features and directions; sums over any number of features fit into 53 bits.
+# Step of features and directions, so that sums over any number of features fit
+# into 53 bits.
 _STEP = 2.0**-20
 
 
@@ -51,14 +52,15 @@ def bandwidth(num_records, num_dimensions):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class PublicGrid:
-    """A grid of equal cells over (features, label), fixed before any read.
+    """A grid of equal cells over (features, label), fixed without using
+    records.
 
     Without a projection the axes are the features, in [0, 1]. With one they
     are z = P (u - 1/2), u the features in the unit cube, clipped to
-    [-1, 1]. A row of P drawn uniformly from the unit sphere gives every
-    point of the cube a z of standard deviation at most 1/2. P and u - 1/2 are
-    cut to multiples of 2^-20, of which products and sums have no rounding:
-    the cell of a record near an edge depends on no other record.
+    [-1, 1]. If a row of P is drawn uniformly from the unit sphere, z has
+    standard deviation at most 1/2 for every point of the cube. P and u - 1/2
+    are cut to multiples of 2^-20, whose products and sums are exact. So even
+    near an edge the cell of a record depends on no other record.
 
     Args:
         bins: int, cells along each axis.
@@ -121,7 +123,7 @@ class PublicGrid:
             q = num_dimensions
         if bins is None:
             bins = max(2, math.ceil(1 / bandwidth(num_records, q)))
-            # Whole numbers: no root of a power is rounded the wrong way.
+            # Integers: a rounded root could be wrong by one.
             while bins > 2 and 2 * bins**q > max_cells:
                 bins -= 1
             bins *= refinement
@@ -166,7 +168,7 @@ class PublicGrid:
         return position, cells[:, -1].astype(np.int64)
 
     def cube_function(self, weights, bias):
-        """A linear function of the axes as one of the unit cube."""
+        """Turns a linear function of the axes into one of the unit cube."""
         if self.projection is not None:
             full = weights @ self.projection
             return full, bias - full.sum() / 2
@@ -190,7 +192,7 @@ class PublicGrid:
 
 
 def _exact(values):
-    """A copy in steps of which sums of products have no rounding."""
+    """A copy in steps whose sums of products are exact."""
     return summation.on_grid(np.array(values, np.float64), _STEP)
 
 
@@ -220,7 +222,8 @@ def weighted_logistic(points, labels, weights, inverse_penalty):
 
 
 class HistogramClassifier(PrivateClassifier):
-    """What `DPME` and `FilterPriority` share: a public grid and its plan."""
+    """The common part of `DPME` and `FilterPriority`: a public grid and a
+    plan."""
 
     def __init__(
         self,
@@ -282,7 +285,7 @@ class HistogramClassifier(PrivateClassifier):
         return 2.0 if self._ledger.neighbours.replaces else 1.0
 
     def _notes(self):
-        """Whether the plan took the number of records as public."""
+        """Notes whether the plan took the number of records as public."""
         if self.num_records is not None or self._ledger.neighbours.replaces:
             return ()
         return ("the number of records is public: the grid depends on it",)
@@ -296,14 +299,14 @@ class HistogramClassifier(PrivateClassifier):
 class DPME(HistogramClassifier):
     """Logistic regression on a noisy histogram (Lei 2011).
 
-    Every one of the grid's cells, empty or not, gets Laplace noise of scale
-    2 / epsilon (replace_one) or 1 / epsilon (add_remove); negative counts
-    become zero. The number of cells is exponential in the number of axes,
-    so with many features the axes are public random directions: as many as
-    fit into `max_cells` with two cells each. Two cells are coarse: where
-    features crowd in one corner of their bounds, the split of a direction
-    at the middle says little even without noise; tighter public bounds, or
-    fewer directions with more `bins`, help.
+    Every cell of the grid, empty or not, gets Laplace noise of scale 2 /
+    epsilon (replace_one) or 1 / epsilon (add_remove). Negative counts become
+    zero. The number of cells grows exponentially with the number of axes. So
+    with many features the axes are public random directions, as many as fit
+    into `max_cells` with two cells each. Two cells are coarse: if features
+    crowd in one corner of their bounds, splitting a direction in the middle
+    separates little even without noise. Tighter public bounds, or fewer
+    directions with more `bins`, help.
 
     Args:
         epsilon: float in (0, 1e6]; delta is 0.
@@ -313,12 +316,11 @@ class DPME(HistogramClassifier):
         num_dimensions: `None` (the rule), or the number of axes.
         bins: `None` (the bandwidth of Lei, see `bandwidth`, reduced to what
             fits), or the number of cells along each axis.
-        projection: `"random"` (seeded random directions) or `"leading"`
-            (the first features), where there are fewer axes than features.
+        projection: `"random"` (seeded random directions) or `"leading"` (the
+            first features), if there are fewer axes than features.
         projection_seed: int, public.
-        num_records: `None`, or a public number of records that the
-            bandwidth is computed from. `None` declares the number of
-            records given to `fit` public.
+        num_records: `None`, or a public number of records, for the bandwidth.
+            `None` declares that the number of records in `fit` is public.
         C: float > 0, scikit-learn's inverse penalty.
         neighbours: `"replace_one"` (the paper's) or `"add_remove"`.
         reproducible_noise: `None`, or an int seed ("not private").
@@ -328,7 +330,7 @@ class DPME(HistogramClassifier):
         grid_: the `PublicGrid`.
         counts_: the released counts `(cells,)`, negative ones set to zero,
             in the order of `numpy.ndindex` over (axes, label).
-        ledger: what was spent.
+        ledger: the `keras_fm.Ledger` of the spent budget.
 
     Raises:
         ValueError: on arguments outside their range.

@@ -1,9 +1,9 @@
 """Filter-Priority: a small private summary of a sparse histogram.
 
-On a fine grid nearly all cells are empty, and noise on every one of them
-would fill the grid with dummies. A high-pass filter on the noisy counts drops
-most of them, and priority sampling keeps a fixed number of cells with
-unbiased weights (Cormode et al. 2012).
+On a fine grid nearly all cells are empty, and noise would turn them into
+dummies, cells that seem filled. A high-pass filter drops most small noisy
+counts. Priority sampling keeps a fixed number of cells with unbiased weights
+(Cormode et al. 2012).
 """
 
 import math
@@ -14,14 +14,14 @@ import numpy as np
 from keras_fm.kernel import checks
 from keras_fm.lab.baselines.dpme import HistogramClassifier
 
-# Of a grid whose every cell gets noise.
+# Most cells of a grid, since every cell gets noise.
 _MOST_CELLS = 2**20
-# Of a weight.
+# Least weight.
 _LEAST = 1e-12
 
 
 def high_pass_threshold(cells, scale, expected):
-    """The threshold that about `expected` empty cells of noise pass.
+    """The threshold that the noise of about `expected` empty cells exceeds.
 
     P(Laplace(scale) >= t) = exp(-t / scale) / 2 for t >= 0.
 
@@ -39,9 +39,10 @@ def high_pass_threshold(cells, scale, expected):
 def priority_sample(values, size, generator):
     """Priority sampling: `size` items with unbiased weights.
 
-    Item i has priority v_i / u_i, u_i uniform on (0, 1]; the `size` largest
-    stay with weight max(v_i, t), t the largest priority left out. The
-    expected weight of every item is v_i (Duffield, Lund and Thorup 2007).
+    Item i has priority v_i / u_i, u_i uniform on (0, 1]; the items with the
+    `size` largest priorities stay, with weight max(v_i, t); t is the largest
+    priority left out. The expected weight of every item is v_i (Duffield, Lund
+    and Thorup 2007).
 
     Args:
         values: array `(k,)`, positive.
@@ -63,37 +64,37 @@ class FilterPriority(HistogramClassifier):
     """Logistic regression on a sampled sparse histogram (Cormode et al.).
 
     The records are counted on a grid whose axes follow DPME's rule, with
-    `refinement` times as many cells along each; every cell's count gets
-    Laplace noise of scale 2 / epsilon (replace_one) or 1 / epsilon
-    (add_remove); counts below `threshold` are dropped; priority sampling keeps
-    `sample_size` cells; logistic regression is fitted to this synthetic data.
-    (The paper draws two-sided geometric noise, and on a huge grid only where
-    it passes the filter; this draws it in finer steps on every cell, at the
-    same epsilon and with the same law.)
+    `refinement` times as many cells along each. Every count gets Laplace noise
+    of scale 2 / epsilon (replace_one) or 1 / epsilon (add_remove). Counts below
+    `threshold` are dropped, and priority sampling keeps `sample_size` cells.
+    Logistic regression is fitted to these cells. (The paper draws two-sided
+    geometric noise, and on a huge grid only values above the threshold. Here
+    noise has finer steps and is drawn for every cell, with the same epsilon and
+    distribution.)
 
-    On a large grid the threshold that keeps the dummies few exceeds the
-    counts of real cells, and little of the data remains: that is the
-    algorithm's own limit. `num_dimensions` and `bins` choose another grid.
+    On a large grid a threshold that drops most dummies exceeds the counts of
+    real cells, and little of the data remains. This is a limit of the
+    algorithm. `num_dimensions` and `bins` choose another grid.
 
     Args:
         epsilon: float in (0, 1e6]; delta is 0.
         low, high: public bounds of the features, scalars or arrays `(d,)`.
         sample_size: `None` (the public number of records), or the most
             cells of the sample.
-        threshold: `None` (about `sample_size` empty cells pass), or a
+        threshold: `None` (about `sample_size` empty cells exceed it), or a
             float >= 0.
-        refinement: int, cells along an axis for each one of the rule.
+        refinement: int, factor on the number of cells along each axis.
         max_cells: int >= 4, of the grid before it is refined (see
             `PublicGrid.of`). (The default was fixed on scikit-learn's
             digits and simulated data.)
         num_dimensions, bins: `None` (the rule), or the grid's axes and the
             cells along each axis.
         projection: `"random"` (seeded random directions) or `"leading"`
-            (the first features), where there are fewer axes than features.
+            (the first features), if there are fewer axes than features.
         projection_seed: int, public.
-        num_records: `None`, or a public number of records that the grid
-            and the sample's size are computed from. `None` declares the
-            number of records given to `fit` public.
+        num_records: `None`, or a public number of records, for the grid and the
+            sample's size. `None` declares that the number of records in `fit`
+            is public.
         C: float > 0, scikit-learn's inverse penalty.
         neighbours: `"replace_one"` or `"add_remove"`.
         reproducible_noise: `None`, or an int seed ("not private").
@@ -104,7 +105,7 @@ class FilterPriority(HistogramClassifier):
         threshold_: the filter's threshold.
         cells_, weights_: the released summary: cells `(k, q + 1)` (bins and
             label) and their weights.
-        ledger: what was spent.
+        ledger: the `keras_fm.Ledger` of the spent budget.
 
     Raises:
         ValueError: on arguments outside their range, or (in `fit`, before

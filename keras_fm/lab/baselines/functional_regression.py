@@ -41,9 +41,9 @@ def linear_sensitivity(num_features, *, neighbours, form="published"):
 
     * `"published"`: 2 (d + 1)^2 under replace_one (Zhang et al. 2012), half
       of it under add_remove. It bounds every way to store M (proposition 1).
-    * `"tight"`: the exact sensitivity of what is stored here (alpha and the
-      upper triangle of M) on the domain [0, 1 / sqrt(d)]^d that inputs are
-      mapped to (proposition 2).
+    * `"tight"`: the exact sensitivity of the stored numbers (alpha and the
+      upper triangle of M) for inputs in [0, 1 / sqrt(d)]^d, to which they are
+      mapped (proposition 2).
 
     Args:
         num_features: int d, length of x, constant entry included.
@@ -71,7 +71,7 @@ def logistic_sensitivity(num_features, *, neighbours, form="published"):
     * `"published"`: d^2 / 4 + 3 d under replace_one (Zhang et al. 2012),
       half of it under add_remove. It bounds every way to store M
       (proposition 1).
-    * `"tight"`: the exact sensitivity of what is stored here, as in
+    * `"tight"`: the exact sensitivity of the stored numbers, as in
       `linear_sensitivity` (proposition 2).
 
     Args:
@@ -101,8 +101,8 @@ def _tight(d, replace, *, linear, quadratic):
     one_record = linear * math.sqrt(d) + quadratic * (d + 1) / 2
     if not replace:
         return one_record
-    # The other record is b (1, ..., 1): b trades its own linear part for
-    # the quadratic part that the two have in common.
+    # The other record is b (1, ..., 1): b balances its linear part against the
+    # quadratic part that both records share.
     b = min(1 / math.sqrt(d), linear / (quadratic * (d + 1)))
     return one_record + linear * d * b - quadratic * d * (d + 1) * b**2 / 2
 
@@ -122,7 +122,8 @@ def positive_definite_part(quadratic, ridge):
         `quadratic + ridge I`; those with other eigenvalues are dropped.
     """
     values, vectors = np.linalg.eigh(quadratic + ridge * np.eye(len(quadratic)))
-    # Relative to the largest: an eigenvalue of rounding size is no curvature.
+    # Relative to the largest: an eigenvalue of the size of rounding is not a
+    # curvature.
     kept = values > max(1e-12 * np.abs(values).max(), 0.0)
     return values[kept], vectors[:, kept]
 
@@ -176,7 +177,7 @@ class _FunctionalRegression(PrivateEstimator):
         )
         return types.SimpleNamespace(
             sensitivity=sensitivity,
-            # No record's vector is longer, under either relation.
+            # Under both relations no record's vector is longer.
             rounding_error=summation.error_bound(sensitivity),
             length=length,
             reads=(
@@ -225,10 +226,10 @@ class FunctionalLinearRegression(_FunctionalRegression):
     Features are clipped to their bounds and mapped to
     x = (x - low) / ((high - low) sqrt(d)), targets to [-1, 1]. The
     coefficients -2 sum y x and sum x x^T get Laplace noise once. Then
-    `ridge_factor` standard deviations of that noise are added to the
-    diagonal, eigenvectors without a positive eigenvalue are dropped, and
-    the minimiser is a closed form. With `fit_intercept` a constant entry,
-    scaled as a feature at its upper bound, is part of x, and d counts it.
+    `ridge_factor` standard deviations of that noise are added to the diagonal,
+    and eigenvectors without a positive eigenvalue are dropped. The minimiser
+    has a closed form. `fit_intercept` adds a constant entry to x, scaled as a
+    feature at its upper bound; d counts it.
 
     Args:
         epsilon: float in (0, 1e6]; delta is 0.

@@ -1,10 +1,11 @@
 """Iterative Hessian Mixing (Lev et al. 2026, arXiv 2601.07545), linear
-regression from Gaussian sketches: a rival for tables of numbers.
+regression from Gaussian sketches: a baseline for tables of numbers.
 
-In the form of its authors' program (omrilev1/HessianMix): three iterations,
+It follows the authors' program (omrilev1/HessianMix): three iterations,
 sketches of six times the columns or the logarithm of the failure probability,
 half of epsilon for the sketches and half for clipped residuals. The epsilon is
-theirs, and claimed: floating-point noise, no ledger.
+the authors' and only claimed: the noise is floating-point, and there is no
+ledger.
 """
 
 import math
@@ -23,7 +24,7 @@ def hessian_mixing(h, t, *, epsilon, delta, rng):
     Args:
         h: `(n, d)` rows of norm at most 1.
         t: `(n,)` targets in [-1, 1].
-        epsilon, delta: of add_remove, delta > 0.
+        epsilon, delta: under add_remove, delta > 0.
         rng: a NumPy generator.
     """
     n, d = h.shape
@@ -48,7 +49,8 @@ def hessian_mixing(h, t, *, epsilon, delta, rng):
 
 def _sketch_noise(k, epsilon, delta):
     """The least gamma at which the sketches, by their Renyi divergences, and
-    the smallest eigenvalue's Gaussian cost no more, a third of delta each."""
+    the Gaussian for the smallest eigenvalue stay within the budget, with a
+    third of delta each."""
     third = delta / 3
 
     def cost(order, gamma):

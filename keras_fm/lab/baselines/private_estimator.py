@@ -1,7 +1,7 @@
-"""What every private regression does alike.
+"""The common part of the private regressions.
 
-What no algorithm may do differently: public domain, ledger, order of check,
-read, charge and noise.
+It fixes the public domain, the ledger, and the order of check, statistics,
+charge and noise.
 """
 
 import abc
@@ -22,10 +22,10 @@ PROOF = "docs/proofs/regression_baselines.md"
 
 
 class PrivateEstimator(abc.ABC):
-    """A scikit-learn-style estimator that spends its epsilon in one `fit`.
+    """A scikit-learn-style estimator whose one `fit` spends its epsilon.
 
-    It has no `get_params`: tools that clone an estimator would give every
-    clone a fresh ledger and spend the budget once for each.
+    It has no `get_params`, so tools cannot clone it: every clone would have a
+    fresh ledger and spend the whole budget.
 
     Args:
         epsilon: float in (0, 1e6], the whole budget; delta is 0.
@@ -70,7 +70,7 @@ class PrivateEstimator(abc.ABC):
         return self._ledger.statement()
 
     def fit(self, x, y):
-        """Reads the records once, charges the ledger, adds noise, solves.
+        """Sums over the records, charges the ledger, adds noise, solves.
 
         Args:
             x: array `(n, d)` of finite numbers.
@@ -80,9 +80,9 @@ class PrivateEstimator(abc.ABC):
             self.
 
         Raises:
-            BudgetExceededError: on a second fit, before anything is read.
-            ValueError: if shapes, values or labels are invalid; nothing
-                was spent then.
+            BudgetExceededError: on a second fit, before using the records.
+            ValueError: if shapes, values or labels are invalid. Nothing is
+                spent then.
         """
         plan = self._plan(*self._shape(x))
         epsilon = self._ledger.budget.epsilon
@@ -110,7 +110,7 @@ class PrivateEstimator(abc.ABC):
 
     @abc.abstractmethod
     def _plan(self, num_records, num_features):
-        """What a fit releases, from public numbers only: an object with
+        """The release of a fit, planned from public numbers: an object with
         `sensitivity`, `reads` and `notes`."""
 
     @abc.abstractmethod
@@ -126,7 +126,7 @@ class PrivateEstimator(abc.ABC):
         """Adds noise to the statistic and solves; calls `_set_weights`."""
 
     def _shape(self, x):
-        """`(n, d)` of `x`: of an array, without reading its records."""
+        """`(n, d)` of the array `x`, without using its records."""
         shape = tuple(x.shape if hasattr(x, "shape") else np.shape(x))
         if len(shape) != 2 or 0 in shape:
             raise ValueError(
@@ -151,12 +151,11 @@ class PrivateEstimator(abc.ABC):
             "was spent.",
         )
         x = np.clip(x, self.low, self.high)
-        # Rounding of the division may not leave the cube.
+        # Rounding in the division must not leave the cube.
         return np.clip((x - self.low) / (self.high - self.low), 0.0, 1.0)
 
     def _set_weights(self, weights, bias):
-        """Stores a linear function of the cube, and the same in the units
-        of `x`."""
+        """Stores a linear function of the cube, also in the units of `x`."""
         self._weights, self._bias = np.asarray(weights), float(bias)
         self.coef_ = self._weights / (self.high - self.low)
         self.intercept_ = self._bias - float(np.sum(self.coef_ * self.low))

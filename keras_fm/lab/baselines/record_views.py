@@ -1,4 +1,4 @@
-"""Views of a record, each made from that record and chance alone."""
+"""Views (changed copies) of a record, made from that record alone."""
 
 import keras
 import numpy as np
@@ -7,10 +7,10 @@ from keras_fm.lab.baselines.dp_sgd_config import LARGEST
 
 
 class Views:
-    """Changed copies of records, each made from one record alone.
+    """Changed copies of records, each made from one record and random numbers.
 
-    The function is called on one record at a time, with a generator of that
-    record's own, and Keras keeps nothing of a call.
+    The function is called on one record at a time, with a generator for that
+    record, and Keras keeps no state from a call.
 
     Args:
         augment: function of one record and a `numpy.random.Generator` to a
@@ -37,7 +37,7 @@ class Views:
             rng = _generator(key, i)
             for j in range(self.count):
                 found[i, j] = self._of_record(record, rng)
-        # As `check_records` has it of what views are made of.
+        # Views keep to the range that `check_records` enforces for records.
         found = np.nan_to_num(found, posinf=LARGEST, neginf=-LARGEST)
         return np.clip(found, -LARGEST, LARGEST)
 
@@ -56,7 +56,7 @@ class Views:
     def _view(self, record, rng):
         record = record.view()
         record.flags.writeable = False
-        # No call leaves anything in a variable, or the seed of a layer.
+        # No call changes a variable or the seed of a layer.
         with keras.StatelessScope():
             view = np.asarray(self._augment(record, rng))
         if view.shape != self._shape or view.dtype.kind not in "biuf":
@@ -73,6 +73,6 @@ def _generator(key, place):
 
 
 def told(function):
-    """A function as an error may show it: the `repr` of a
-    `functools.partial` holds its arguments, which may be records."""
+    """A function in words for errors: the `repr` of a `functools.partial` holds
+    its arguments, which may be records."""
     return None if function is None else type(function).__name__

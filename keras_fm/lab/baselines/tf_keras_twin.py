@@ -1,9 +1,9 @@
-"""The layers of a Keras 3 model again, in the Keras 2 of tf-keras."""
+"""Copies of the layers of a Keras 3 model in tf-keras, which is Keras 2."""
 
 import keras
 import numpy as np
 
-# Twin layers: the arguments of the Keras 3 layer that its tf-keras twin gets.
+# Layers that can be copied, with the arguments that the tf-keras copy gets.
 _LAYERS = {
     "Activation": ("activation",),
     "AveragePooling2D": ("pool_size", "strides", "padding"),
@@ -30,7 +30,7 @@ _LAYERS = {
 
 
 def why_not(model):
-    """What of a Keras 3 model has no twin, in words, or `None`."""
+    """Why a Keras 3 model cannot be copied, in words, or `None`."""
     if not isinstance(model, keras.Sequential):
         return "a model that is not one layer after the other"
     for layer in model.layers:
@@ -51,7 +51,7 @@ def twin_layers(tf_keras, model):
         config = layer.get_config()
         arguments = {key: config[key] for key in _LAYERS[name]}
         if layer is model.layers[-1] and "activation" in arguments:
-            # The loss takes logits, which is the stable form.
+            # The loss takes logits, the numerically stable form.
             arguments["activation"] = "linear"
         arguments["trainable"] = layer.trainable
         twins.append(getattr(tf_keras.layers, name)(**arguments))

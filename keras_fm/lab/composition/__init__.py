@@ -1,11 +1,11 @@
-"""What many private reads cost together, by every composition theorem.
+"""The privacy cost of many mechanisms together, by every composition theorem.
 
-A `Plan` says which mechanisms run how often. Each method turns it and a
-target delta into an epsilon: basic, advanced, optimal composition, each with
-and without amplification by sampling, Renyi moments, and privacy loss
-distributions. All rows of kind "bound" are upper bounds on the same quantity,
-so the smallest is the one to use; rows of kind "as printed" are formulas of
-the survey of Manco and Pirro (2018) that drop terms, and are no bounds.
+A `Plan` lists mechanisms and how often each runs. Each method computes an
+epsilon from it and a target delta. There are basic, advanced and optimal
+composition, each with and without amplification by sampling, Renyi moments, and
+privacy loss distributions. All rows of kind "bound" are upper bounds on the
+same quantity: use the smallest. Rows of kind "as printed" are formulas of the
+survey of Manco and Pirro (2018) that drop terms; they are not bounds.
 
 Example:
 

@@ -25,7 +25,8 @@ from keras_fm.lab.composition.steps import (
 )
 from keras_fm.lab.composition.theorems import basic, optimal_epsilon
 
-# Near 1 for thousands of reads without sampling, large for small epsilons.
+# Orders near 1 serve thousands of runs without sampling, large ones small
+# epsilons.
 _ORDERS = (
     *(1 + x / 100 for x in range(2, 10)),
     *(1 + x / 10 for x in range(1, 100)),
@@ -33,8 +34,8 @@ _ORDERS = (
     *(int(64 * 2 ** (k / 4)) for k in range(17)),
 )
 
-# Orders between integers take long where sampled noise is large, and matter
-# little there: dp_accounting sums a series that then converges slowly.
+# For large sampled noise, orders between integers take long and matter little:
+# dp_accounting sums a series that converges slowly.
 _SLOW_NOISE, _SLOWEST_NOISE = 20.0, 200.0
 _FEW_FRACTIONS = (1.1, 1.3, 1.6, 2.5)
 
@@ -92,7 +93,7 @@ def _renyi_total(plan):
 def _from_moments(method, plan, delta, convert):
     if delta == 0:
         return none(method, "needs delta > 0")
-    # An approximate step is a pure one but for its delta.
+    # An approximate step is a pure one, with a delta on top.
     own = [
         (0.0, s.delta * s.sampling_rate, s.count)
         for s in plan.stages
@@ -122,9 +123,9 @@ def moments(plan, delta):
 
     Renyi divergences add up over the steps; epsilon is the smallest of
     `D_a + ln(1/delta) / (a - 1)` over the orders a (the paper's lambda is
-    a - 1). The divergences are exact for Gaussian noise with and without
-    sampling and for Laplace noise without; any other step enters as
-    randomised response.
+    a - 1). The divergences are exact for Gaussian noise, sampled or not, and
+    for Laplace noise without sampling. Any other step counts as randomised
+    response.
 
     Args:
         plan: a `Plan`.
@@ -170,8 +171,8 @@ def pld(plan, delta):
 
     The losses of all steps are convolved numerically with pessimistic
     rounding. Exact up to that rounding for Gaussian and Laplace noise,
-    sampled or not, and for pure mechanisms in the worst case; a sampled
-    pure or approximate step enters by `amplified`.
+    sampled or not, and for pure mechanisms in the worst case; a sampled pure or
+    approximate step counts as `amplified` returns it.
 
     Args:
         plan: a `Plan`.
@@ -203,7 +204,7 @@ def pld(plan, delta):
         return bound(
             "pld", optimal_epsilon(one.epsilon, one.count, slack), delta
         )
-    # Bounds tell the order of magnitude.
+    # Other bounds give the order of magnitude.
     rough = renyi(plan, delta), basic(plan, delta, sampled=plan.is_sampled)
     scale = min(r.epsilon for r in rough if r.epsilon is not None)
     epsilon = epsilon_of(parts, delta, scale)

@@ -1,4 +1,4 @@
-"""One result: an epsilon, the delta at which it holds, and what it is worth."""
+"""One result: an epsilon, its delta, and whether it is a bound."""
 
 import dataclasses
 import math
@@ -6,16 +6,16 @@ import math
 
 @dataclasses.dataclass(frozen=True)
 class Composed:
-    """An epsilon, and what it is worth.
+    """The epsilon of one method, and whether it is a bound.
 
     Attributes:
         method: name of the method.
-        epsilon: float, or `None` where the method does not apply.
-        delta: float, the total delta for which epsilon holds; at most the
-            target for bounds.
+        epsilon: float, or `None` if the method does not apply.
+        delta: float, the total delta at which epsilon holds; for bounds at most
+            the target.
         kind: `"bound"` (proven upper bound) or `"as printed"` (a formula
-            of the survey that is no bound).
-        note: the choice that was made, or why there is no number.
+            of the survey that is not a bound).
+        note: str, a choice the method made, or why epsilon is `None`.
     """
 
     method: str

@@ -6,9 +6,11 @@ import numpy as np
 
 
 def divergences(event, count, orders):
-    """Renyi divergences of an event of dp_accounting, that many times.
+    """Renyi divergences of an event of dp_accounting that happens `count`
+    times.
 
-    Newer ones warn of every order that they leave out, which is infinite.
+    Newer releases warn of every order that they leave out; it counts as
+    infinite.
     """
     import dp_accounting
     from dp_accounting.rdp import rdp_privacy_accountant as rdp
@@ -27,13 +29,12 @@ def divergences(event, count, orders):
 
 
 def pure_divergences(epsilon, orders):
-    """Renyi divergences that every pure mechanism meets: those of randomised
-    response.
+    """Upper bounds on the Renyi divergences of any pure mechanism: those of
+    randomised response.
 
-    dp_accounting's Laplace event means this in some releases and Laplace
-    noise, whose divergences are smaller, in others. It is
-    `ln(cosh((a - 1/2) epsilon) / cosh(epsilon / 2)) / (a - 1)`, written
-    without cancellation.
+    dp_accounting's Laplace event has these in some releases, and in others the
+    smaller ones of Laplace noise. They are `ln(cosh((a - 1/2) epsilon) /
+    cosh(epsilon / 2)) / (a - 1)`, written without cancellation.
 
     Args:
         epsilon: float > 0.

@@ -10,7 +10,7 @@ from keras_fm.kernel import mechanisms as mechanisms_lib
 from keras_fm.lab.composition.plan import merged
 from keras_fm.lab.composition.steps import amplified
 
-# Below this the rounding of the fast Fourier transform shows in a tail.
+# Below this, tails show the rounding of the fast Fourier transform.
 SMALLEST_DELTA = 1e-12
 
 
@@ -112,9 +112,9 @@ def parts_of(plan):
 def _grid(parts, scale):
     """Distance of the points on which privacy losses are kept.
 
-    A chord misses a step by about an eighth of its square, so all steps
-    together miss epsilon by about 1e-4 of itself; the bounds below keep
-    the number of points to some 10^5 for a step and 10^7 for the whole.
+    The error of a chord is about an eighth of the squared distance, so that of
+    all steps together is about 1e-4 of epsilon. The bounds below limit the
+    points to some 10^5 for a step and 10^7 for the whole.
     """
     count = sum(p.count for p in parts)
     scale = max(scale, 1e-4)
@@ -123,15 +123,15 @@ def _grid(parts, scale):
         grid = max(grid, 1e-5 * p.reach(), 2e-9 * p.reach() * p.count)
     responses = [p for p in parts if isinstance(p, Response)]
     if responses:
-        # One randomised response can be on the grid: the most frequent.
+        # The grid can contain one randomised response: the most frequent.
         epsilon = max(responses, key=lambda p: p.count).epsilon
         grid = epsilon / max(1, math.ceil(epsilon / grid))
     return grid
 
 
 def epsilon_of(parts, delta, scale):
-    """Epsilon of all parts at delta; infinite where the rounding of the
-    transforms may hide as much as delta."""
+    """Epsilon of all parts at delta; infinite if the rounding of the transforms
+    may exceed delta."""
     delta -= mechanisms_lib.transform_error(sum(p.count for p in parts))
     if delta <= 0:
         return math.inf

@@ -35,5 +35,5 @@ def gaussian_epsilon(noise_multiplier, delta):
     inverse = 1 / noise_multiplier
     high = inverse**2 / 2 + inverse * math.sqrt(2 * math.log(1 / delta))
     root = optimize.brentq(excess, 0.0, high * 1.001, xtol=1e-13 * high)
-    # Above, not below, by what the search may miss.
+    # Rounded up by the error of the search.
     return root * (1 + 1e-9)

@@ -1,4 +1,4 @@
-"""What is run on the same records: mechanisms, how often, on which samples."""
+"""The mechanisms that run on the same records, how often, on which samples."""
 
 import dataclasses
 import math
@@ -10,7 +10,7 @@ from keras_fm.kernel import mechanisms as mechanisms_lib
 from keras_fm.kernel.noise_mechanisms import BallsInBinsMechanism
 from keras_fm.kernel.planning import sampled_noise
 
-# Mechanisms, and the parameters of noise that say what one is.
+# Mechanisms, and the noise parameters that each needs.
 _NEEDED = {
     "gaussian": [{"noise_multiplier"}],
     "laplace": [{"noise_multiplier"}, {"epsilon"}],
@@ -27,18 +27,18 @@ class Stage:
 
     Args:
         mechanism: `"gaussian"`; `"laplace"` (noise on one number, or on one
-            coordinate per record); `"pure"` (any epsilon-DP mechanism:
-            randomised response is the worst of them; a Laplace mechanism
-            on a vector belongs here); `"approximate"` (any (epsilon,
+            coordinate per record); `"pure"` (any epsilon-DP mechanism,
+            accounted as the worst one, randomised response; use it for a
+            Laplace mechanism on a vector); `"approximate"` (any (epsilon,
             delta)-DP mechanism).
         noise_multiplier: float in [0.01, 1e6], standard deviation
             (gaussian) or scale (laplace) over the sensitivity under the
             plan's relation.
-        epsilon: float in [1e-6, 500], of one run. A laplace stage takes
-            this or the noise multiplier, which is one over it.
+        epsilon: float in [1e-6, 500], of one run. A laplace stage needs this or
+            the noise multiplier, its inverse.
         delta: float in (0, 1), of one run; approximate only.
-        sampling_rate: float in (0, 1], the probability with which a record
-            takes part in a run, independently (Poisson sampling).
+        sampling_rate: float in (0, 1], the probability that a record takes part
+            in a run, independently of all else (Poisson sampling).
         count: int in [1, 1,000,000], number of runs.
 
     Raises:
@@ -91,19 +91,19 @@ class Stage:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """Everything that is run on the same records, in any order.
+    """All mechanisms that run on the same records, in any order.
 
     Args:
         stages: sequence of `Stage`.
         neighbours: `"add_remove"` or `"replace_one"`. Noise multipliers are
-            relative to the sensitivity under it. Sampling is accounted
-            under add_remove only.
+            relative to the sensitivity under this relation. Sampling is
+            accounted under add_remove only.
         overflow_probability: float in [0, 1), the probability that any run
-            is not the mechanism stated (a sample that exceeds its buffer);
-            every method pays for it.
+            differs from the stated mechanism (a sample exceeds its buffer).
+            Every method counts it.
 
     Raises:
-        ValueError: if there is no stage, or one is sampled under
+        ValueError: if there is no stage, or a stage is sampled under
             replace_one.
 
     Example:
@@ -118,7 +118,7 @@ class Plan:
     overflow_probability: float = 0.0
 
     def __post_init__(self):
-        # Frozen, yet lists are accepted.
+        # The class is frozen, and lists are accepted.
         object.__setattr__(self, "stages", tuple(self.stages))
         count = sum(s.count for s in self.stages)
         if not 0 < len(self.stages) <= _MOST_STAGES or count > _LARGEST_COUNT:
@@ -137,14 +137,13 @@ class Plan:
 
     @classmethod
     def of_ledger(cls, ledger):
-        """The plan that a `Ledger` was charged with.
+        """The plan of everything that a `Ledger` was charged.
 
-        Laplace noise on vectors enters as pure mechanisms, as
-        in the ledger's own composition.
+        Laplace noise on vectors counts as pure mechanisms, as in the ledger.
 
         Raises:
-            ValueError: if the ledger is empty, or an entry is only claimed
-                or not private: such reads compose to infinity.
+            ValueError: if the ledger is empty, or an entry is only claimed or
+                not private: those have an infinite proven epsilon.
         """
         for entry in ledger.entries:
             if entry.guarantee != "proven" or not entry.private:
@@ -161,7 +160,7 @@ class Plan:
 
     @classmethod
     def of_mechanisms(cls, mechanisms, neighbours="add_remove"):
-        """The plan of runs of each of several `Mechanism`s."""
+        """The plan of several `Mechanism`s."""
         stages = merged(_stage_of(m) for m in mechanisms)
         overflow = sum(m.overflow_probability for m in mechanisms)
         return cls(stages, neighbours, overflow)
@@ -171,7 +170,7 @@ class Plan:
         """The plan of a dict `{"neighbours": ..., "stages": [{...}]}`.
 
         Raises:
-            ValueError: if it is not such a dict, or a value is wrong.
+            ValueError: if the dict has another form, or a value is invalid.
         """
         try:
             stages = [Stage(**stage) for stage in config["stages"]]
@@ -181,7 +180,7 @@ class Plan:
 
     @classmethod
     def load(cls, path):
-        """Reads a plan from a `.json` or `.toml` file (1 MB at most).
+        """Loads a plan from a `.json` or `.toml` file (1 MB at most).
 
         Raises:
             ValueError: if the file is not a plan.
@@ -194,8 +193,8 @@ class Plan:
         return any(s.sampling_rate < 1 for s in self.stages)
 
     def at(self, count):
-        """A plan of one stage with `count` runs; `count` runs of a longer
-        plan."""
+        """The plan with its one stage run `count` times; a longer plan is
+        repeated `count` times."""
         count = checks.count("count", count)
         if len(self.stages) == 1:
             factor = count / self.stages[0].count
@@ -215,7 +214,7 @@ def _stage_of(mechanism):
     if math.isfinite(pure):
         return Stage(mechanism="pure", epsilon=pure)
     if isinstance(mechanism, BallsInBinsMechanism):
-        # At most what it costs if the step of a record is known.
+        # An upper bound: the cost if the step of a record is known.
         return Stage(
             mechanism="gaussian",
             noise_multiplier=mechanism.noise_multiplier,

@@ -110,8 +110,9 @@ def check_methods(methods):
 def _paying_for_overflow(method, plan, delta):
     """The method's result with overflow paid for at its own epsilon.
 
-    If the ideal run is (x, d)-DP, the real one, which differs from it with
-    probability p, is (x, d + (1 + exp(x)) p)-DP: docs/proofs/mechanisms.md.
+    The real run differs from the ideal one with probability p. If the ideal run
+    is (x, d)-DP, the real one is (x, d + (1 + exp(x)) p)-DP:
+    docs/proofs/mechanisms.md.
     """
     result = method(plan, delta)
     p = plan.overflow_probability
@@ -133,8 +134,8 @@ def _paying_for_overflow(method, plan, delta):
 
 
 def automatic_counts(plan):
-    """1, 2, 5, 10, ... up to the runs of a plan of one stage, and these;
-    1 to 100 runs of a longer plan.
+    """1, 2, 5, 10, ... up to and with the runs of a plan of one stage; 1 to 100
+    for a longer plan.
 
     Example:
 
@@ -162,7 +163,7 @@ def series(plan, delta, counts=None, methods=None):
         dict from count to a list of `Composed`.
     """
     counts = automatic_counts(plan) if counts is None else counts
-    # All are checked before the first is composed, which may take long.
+    # Check all counts before composing the first, which may take long.
     plans = {count: plan.at(count) for count in sorted(set(counts))}
     return {n: compose(p, delta, methods) for n, p in plans.items()}
 
@@ -184,7 +185,7 @@ def _number(value):
 
 
 def title(plan, delta):
-    """One line that says what is composed."""
+    """One line that describes the plan."""
     parts = []
     for s in plan.stages[:3]:
         text = f"{s.count:,} x {s.mechanism}"
@@ -229,8 +230,8 @@ _COLORS = {
 def plot(plan, delta, by_count, path):
     """Epsilon against the number of runs as PNG, both axes logarithmic.
 
-    Solid lines use sampling or what the noise is, dashed ones neither.
-    Formulas that are no bounds are left out.
+    Solid lines use sampling or the kind of noise, dashed ones neither. Formulas
+    that are not bounds are left out.
     """
     from matplotlib.figure import Figure
 
@@ -243,7 +244,7 @@ def plot(plan, delta, by_count, path):
             # A logarithmic axis has no zero.
             if row.is_bound() and row.epsilon > 0:
                 lines.setdefault(row.method, []).append((count, row.epsilon))
-    # The legend reads as the lines do at the right end.
+    # The legend has the order of the lines at the right end.
     for method in sorted(lines, key=lambda m: -lines[m][-1][1]):
         x, y = zip(*lines[method])
         family = method.removeprefix("sampled_")

@@ -8,7 +8,7 @@ from keras_fm.lab.composition.one_gaussian import gaussian_epsilon
 
 
 def amplified(epsilon, delta, rate):
-    """What Poisson sampling makes of an (epsilon, delta)-DP mechanism.
+    """Epsilon and delta of a mechanism on a Poisson sample (amplification).
 
     `(ln(1 + q (exp(epsilon) - 1)), q delta)` under add_remove (Li, Qardaji
     and Su 2012; Balle, Barthe and Gaboardi 2018, theorem 8).
@@ -36,7 +36,7 @@ def amplified(epsilon, delta, rate):
 
 
 def own_delta(plan, sampled):
-    """Sum of the deltas that the stages bring with them."""
+    """Sum of the stages' own deltas."""
     return math.fsum(
         s.count * s.delta * (s.sampling_rate if sampled else 1.0)
         for s in plan.stages
@@ -53,10 +53,10 @@ def steps_of(plan, gaussian_delta, sampled):
 
     Args:
         plan: a `Plan`.
-        gaussian_delta: float, what all Gaussian runs together may take;
-            each takes the same part of it.
-        sampled: whether sampling is used; if not, the plan is read as if
-            every run read all records, which is a bound as well.
+        gaussian_delta: float, the part of delta for all Gaussian runs together,
+            shared equally.
+        sampled: whether sampling is used. If not, every run counts as one on
+            all records, which is a bound as well.
     """
     runs = sum(s.count for s in plan.stages if s.mechanism == "gaussian")
     steps = []
@@ -65,7 +65,7 @@ def steps_of(plan, gaussian_delta, sampled):
         if s.mechanism != "gaussian":
             epsilon, delta = s.pure_epsilon, s.delta or 0.0
         else:
-            # Sampling gives back a factor; beyond 1 it has nothing to give.
+            # Sampling multiplies delta by the rate, so a run may have more.
             delta = min(gaussian_delta / runs / rate, 0.999)
             epsilon = gaussian_epsilon(float(s.noise_multiplier), delta)
         steps.append((*amplified(epsilon, delta, rate), s.count))

@@ -1,7 +1,7 @@
-"""Formulas of the survey of Manco and Pirro (2018) that are no bounds.
+"""Formulas of the survey of Manco and Pirro (2018) that are not bounds.
 
-They are the simple forms of slides on DP-SGD, kept to reproduce the printed
-example (docs/composition.md); nothing may be concluded from them.
+They are simplified forms from slides on DP-SGD, kept to reproduce the printed
+example (docs/composition.md). Do not use them as guarantees.
 """
 
 import math
@@ -14,8 +14,8 @@ from keras_fm.lab.composition.steps import has_gaussian
 def survey_basic(plan, delta):
     """`(T e, T delta)` with `e = sqrt(2 ln(1/delta)) / sigma`, as printed.
 
-    True where one step is (e, delta)-DP, which the formula for e does not
-    ensure (its proof needs 1.25/delta, and e below 1). The survey also prints
+    It holds if one step is (e, delta)-DP. The formula for e does not ensure
+    that: its proof needs 1.25/delta, and e below 1. The survey also prints
     `sigma = sqrt(ln(1/delta)) / e`, without the 2 that its example has.
     """
 
@@ -32,7 +32,7 @@ def survey_basic(plan, delta):
 
 
 def survey_advanced(plan, delta):
-    """`(e sqrt(T ln(1/delta)), T delta)`, as printed; no bound.
+    """`(e sqrt(T ln(1/delta)), T delta)`, as printed; not a bound.
 
     It leaves out the factor 2 under the root, the slack in delta and the
     drift `T e (exp(e) - 1)`.
@@ -47,7 +47,7 @@ def survey_advanced(plan, delta):
 
 
 def survey_sampling(plan, delta):
-    """`2 q e sqrt(T ln(1/delta))`, as printed; no bound."""
+    """`2 q e sqrt(T ln(1/delta))`, as printed; not a bound."""
 
     def formula(count, rate, step):
         epsilon = 2 * rate * step * math.sqrt(count * math.log(1 / delta))
@@ -58,9 +58,10 @@ def survey_sampling(plan, delta):
 
 
 def survey_accountant(plan, delta):
-    """`2 q e sqrt(T)` at the delta of one step, as printed; no bound.
+    """`2 q e sqrt(T)` at the delta of one step, as printed; not a bound.
 
-    The example's own number, 1.25, is that of the accountant, not of this.
+    The example's number, 1.25, comes from the accountant, not from this
+    formula.
     """
 
     def formula(count, rate, step):

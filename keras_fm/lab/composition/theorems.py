@@ -1,7 +1,6 @@
-"""Composition theorems that know only epsilon and delta of every step.
+"""Composition theorems that use only the epsilon and delta of every step.
 
-Each is a function of a plan and a target delta. They are written here since
-dp_accounting has none of them.
+Each is a function of a plan and a target delta. dp_accounting has none of them.
 """
 
 import math
@@ -21,8 +20,8 @@ from keras_fm.lab.composition.steps import (
     steps_of,
 )
 
-# A Gaussian step has no (epsilon, delta) of its own: these parts of delta
-# are tried for all Gaussian steps together, the smallest result is kept.
+# A Gaussian step has no single (epsilon, delta). These parts of delta are tried
+# for all Gaussian steps together; the smallest result is kept.
 _SHARES = (0.01, 0.03, 0.1, 0.3, 0.5, 0.7, 0.9, 0.97, 0.99)
 
 
@@ -66,7 +65,7 @@ def advanced(plan, delta, *, sampled=False):
     def compose(steps, slack):
         if slack <= 0:
             return math.inf
-        # Beyond 700 the exponential is no float.
+        # Beyond 700 the exponential overflows.
         if max(e for e, _, _ in steps) > 700:
             return math.inf
         squares = math.fsum(count * e * e for e, _, count in steps)
@@ -105,13 +104,13 @@ def kairouz(plan, delta, *, sampled=False):
 
 
 def optimal(plan, delta, *, sampled=False):
-    """The best that follows from the steps' epsilons and deltas alone.
+    """The best bound from the steps' epsilons and deltas alone.
 
     Kairouz, Oh and Viswanath (2015), theorem 3.3: exact for equal epsilons.
     For unequal ones the exact answer is #P-hard (Murtagh and Vadhan 2016);
     then the privacy loss distribution of randomised responses bounds it
-    from above, closely. Better numbers need more knowledge of the
-    mechanisms: see `pld`.
+    from above, closely. Smaller bounds need more knowledge of the mechanisms:
+    see `pld`.
 
     Args:
         plan: a `Plan`.
@@ -139,8 +138,8 @@ def optimal(plan, delta, *, sampled=False):
     name = "sampled_optimal" if sampled else "optimal"
     shares = _SHARES
     if len(plan.stages) > 1 and delta > 0:
-        # A distribution for every share would take long: only for the one
-        # that is best in closed form.
+        # A distribution for every share would take long: only the best share of
+        # the closed form is used.
         shares = (_best_share(plan, delta, sampled),)
     return _of_steps(name, plan, delta, sampled, shares, compose)
 
@@ -148,11 +147,11 @@ def optimal(plan, delta, *, sampled=False):
 def optimal_epsilon(epsilon, count, delta):
     """Exact epsilon of `count` runs of any epsilon-DP mechanism at `delta`.
 
-    Of `k` randomised responses l go against the truth, which is Binomial(k,
-    1 / (1 + exp(epsilon))); the privacy loss is then (k - 2 l) epsilon, so
-    `delta(x) = E[max(0, 1 - exp(x - (k - 2 l) epsilon))]`. This is theorem
-    3.3 of Kairouz, Oh and Viswanath (2015) between its lattice points as
-    well. The sum has positive terms only.
+    The number l of `k` randomised responses that are false is Binomial(k, 1 /
+    (1 + exp(epsilon))). The privacy loss is then (k - 2 l) epsilon, so
+    `delta(x) = E[max(0, 1 - exp(x - (k - 2 l) epsilon))]`. This is theorem 3.3
+    of Kairouz, Oh and Viswanath (2015) between its lattice points as well. The
+    sum has positive terms only.
 
     Args:
         epsilon: float >= 0, of one run.
@@ -172,7 +171,7 @@ def optimal_epsilon(epsilon, count, delta):
         return total
     from scipy import stats
 
-    # The rest of the distribution holds less than the smallest float.
+    # The rest of the distribution is below the smallest float.
     against = math.exp(-float(np.logaddexp(0.0, epsilon)))
     spread = 40 * math.sqrt(count * against * (1 - against)) + 800
     low = max(0, math.floor(count * against - spread))
@@ -224,8 +223,8 @@ def _of_steps(method, plan, delta, sampled, shares, compose):
     """The smallest result of `compose` over the shares of delta.
 
     Args:
-        compose: function of `(steps, slack)` that returns epsilon, where
-            slack is what the steps leave of delta.
+        compose: function of `(steps, slack)` that returns epsilon; slack is the
+            part of delta that the steps do not use.
     """
     if sampled and not plan.is_sampled:
         return none(method, "no stage is sampled")
@@ -244,7 +243,7 @@ def _of_steps(method, plan, delta, sampled, shares, compose):
         if best[1] is None or epsilon < best[0]:
             best = epsilon, steps, used
     epsilon, steps, used = best
-    # Basic composition, and nothing else, leaves what it does not need.
+    # Only basic composition may use less than the target delta.
     total = min(used, delta) if method.endswith("basic") else delta
     return bound(method, epsilon, total, _note(plan, steps))
 
