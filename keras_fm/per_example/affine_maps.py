@@ -1,14 +1,14 @@
-"""Layers as linear maps of every record: forwards, backwards, and sums of
-per-record coefficients that are clipped before any of them exists.
+"""Layers as linear maps of every record: forward, backward, and clipped sums of
+per-record coefficients that are never formed.
 
-The first-order coefficient of a record is the outer product of what comes
-back to the layer, d, and what it reads, u (with a constant 1 for the bias).
-Its Frobenius norm is ||d|| ||[u; 1]|| for a Dense layer; for a convolution it
-follows from sums over positions. No tensor of batch x weights is made, but for
-a convolution that has fewer weights than outputs.
+The first-order coefficient of a record is an outer product of two vectors: d,
+the derivative at the layer's output, and u, its input (with a constant 1 for
+the bias). Its Frobenius norm is ||d|| ||[u; 1]|| for a Dense layer; for a
+convolution it follows from sums over positions. No tensor of batch x weights is
+made, except for a convolution with fewer weights than outputs.
 
-A `Dense` layer that reads a vector at every position is a convolution of
-windows of one position; sequences are images of one row.
+A `Dense` layer on several positions is a convolution with windows of one
+position. Sequences are images of one row.
 """
 
 import dataclasses
@@ -22,30 +22,30 @@ from keras_fm.per_example.pull_backs import pull_back
 from keras_fm.per_example.stages import weights_of
 from keras_fm.per_example.windows import Windows
 
-# Of a convolution that is unfolded.
+# Options of convolutions that can be unfolded.
 PLAIN_OPTIONS = {
     "data_format": "channels_last",
     "groups": 1,
     "dilation_rate": 1,
 }
-# More than all squares of a vector that float32 takes for 0: a factor of a
-# norm must not vanish where the other one is huge, also of what is added where
-# rows cancel.
+# More than the sum of a vector's squares that float32 rounds to 0. No factor of
+# a norm may vanish if the other one is huge, nor of the allowance for rows that
+# cancel.
 UNDERFLOW = 1e-24
-# Of an unfolded input that are multiplied at a time.
+# Columns of an unfolded input that are multiplied at a time.
 _COLUMNS = 64
-# Numbers of it that are made at a time.
+# Numbers of an unfolded input that are in memory at a time.
 _AT_ONCE = 2**20
-# Of the square of what positions give before they cancel: more than the square
-# of what float32 may get wrong of it, and of what it may get wrong of a square.
+# Allowance relative to the squared sum of positions before they cancel: more
+# than the squared float32 error of the sum, and than the error of a square.
 _ROUNDING = 1e-6
-# Of one float32 operation, and of the squares of it in a product of many.
+# Relative rounding of a float32 operation.
 _UNIT = 1.1 * 2**-24
 
 
 def without(tree, kept):
-    """Values of records, zeros for those that are not kept: a product with 0
-    would keep what is no number. Mostly all are, and nothing is copied."""
+    """Values of records, zeros for records that are not kept: a product with 0
+    would keep NaN. Usually all are kept, and nothing is copied."""
     flat = keras.tree.flatten(tree)
 
     def chosen(values):
@@ -53,7 +53,8 @@ def without(tree, kept):
         return ops.where(rows, values, ops.zeros((), values.dtype))
 
     if keras.backend.backend() == "jax":
-        # XLA copies what a branch gives, but not what a loop does not run for.
+        # XLA copies the result of a branch, but not that of a loop without
+        # iterations.
         often = ops.cast(ops.logical_not(ops.all(kept)), "int32")
         found = ops.fori_loop(
             0, often, lambda _, flat: [chosen(v) for v in flat], flat
@@ -66,33 +67,33 @@ def without(tree, kept):
 
 
 def scaled(values, scale):
-    """Values of records times a number of each."""
+    """Values of records, each record times its number."""
     return values * ops.reshape(scale, (-1,) + (1,) * (len(values.shape) - 1))
 
 
 def total(values, scale):
-    """The sum over records of such products."""
+    """The sum over records of `scaled` values."""
     shape = values.shape[1:]
     values = ops.reshape(values, (-1, math.prod(shape)))
     return ops.reshape(ops.matmul(ops.expand_dims(scale, 0), values), shape)
 
 
 def squared_length(values):
-    """`(n,)` sums of the squares of records."""
+    """`(n,)` sums of squares of each record's values."""
     values = ops.reshape(values, (-1, math.prod(values.shape[1:])))
     if keras.backend.backend() == "torch":
-        # In one pass, without the squares.
+        # Computed at once, without storing the squares.
         return ops.square(ops.norm(values, axis=1))
     return ops.sum(ops.square(values), axis=1)
 
 
 def joined(read, returned, entries):
-    """Squared norms of coefficients from the products between places of what
-    was read and of what came back, sums of `entries` numbers together; not
-    less, in whatever order float32 adds them up."""
+    """Squared norms of coefficients, from the products between places of inputs
+    and of derivatives (each a sum of `entries` numbers). Rounded up for any
+    order of float32 sums."""
     places = read.shape[-1]
-    # No sum of all pairs at once: 2 x places roundings in the place of their
-    # product.
+    # Sums rows first, then their sums: 2 x places roundings instead of places
+    # squared.
     ones = ops.ones((places, 1), read.dtype)
     total = ops.sum(ops.matmul(read * returned, ones), axis=(1, 2))
     rounding = _UNIT * (entries + 2 * places + 3)
@@ -104,16 +105,16 @@ def joined(read, returned, entries):
 
 
 def without_cancelling(read, returned):
-    """A small part of the squared bound on the norm, by the Cauchy-Schwarz
-    inequality, which no cancelling makes smaller: `read` and `returned` are
-    squared lengths of records."""
+    """A small part of the squared Cauchy-Schwarz bound on the norm, which does
+    not shrink if positions cancel. `read` and `returned` are squared lengths of
+    records."""
     return _ROUNDING * read * returned
 
 
 def convolved(operation, images, kernel, **given):
-    """A convolution of images whose channels come last.
+    """A convolution of images with channels last.
 
-    PyTorch's `vmap` knows none of these, so there channels come first.
+    PyTorch's `vmap` does not support these, so there channels come first.
     """
     if keras.backend.backend() != "torch":
         return operation(images, kernel, data_format="channels_last", **given)
@@ -128,11 +129,11 @@ def convolved(operation, images, kernel, **given):
 
 
 class CoefficientMap:
-    """Sums of what single records say, and norms of it before."""
+    """Sums of per-record coefficients, and their norms beforehand."""
 
     def measured(self, inputs, delta):
-        """`(n,)` squared norms of the coefficients, and what `sums_of`
-        takes."""
+        """`(n,)` squared norms of the coefficients, and the input of
+        `sums_of`."""
         raise NotImplementedError
 
     def sums_of(self, found, scale):
@@ -140,7 +141,7 @@ class CoefficientMap:
         the weights."""
         raise NotImplementedError
 
-    # Numbers of a record that are held between the two.
+    # Numbers of a record that are kept between the two calls.
     held = 0
 
     def squared_norm(self, inputs, delta):
@@ -193,7 +194,7 @@ class DenseMap(CoefficientMap):
         return [kernel, bias][: 1 + self.layer.use_bias]
 
     def augmented(self, inputs):
-        """Inputs with the constant entry: `(n, m)`."""
+        """Inputs with a constant entry: `(n, m)`."""
         if not self.layer.use_bias:
             return inputs
         return ops.concatenate([inputs, ops.ones_like(inputs[:, :1])], axis=1)
@@ -205,11 +206,11 @@ class DenseMap(CoefficientMap):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Part:
-    """Weights of a layer by which it reads every position by itself.
+    """Weights that a layer applies to every position by itself.
 
     Attributes:
-        filters: what it makes of one.
-        use_bias: whether with a bias.
+        filters: outputs of one position.
+        use_bias: whether there is a bias.
     """
 
     filters: int
@@ -219,8 +220,8 @@ class Part:
 class ConvolutionMap(CoefficientMap):
     """The correlation of a convolution, unfolded.
 
-    What a kernel sees at every position are columns `(n, positions, fan_in)`,
-    of which a few are made at a time.
+    The inputs of the kernel at every position are columns `(n, positions,
+    fan_in)`; a few are formed at a time.
 
     Args:
         layer: the layer: `Conv2D`, `Conv1D`, or `Dense` of several positions.
@@ -228,8 +229,8 @@ class ConvolutionMap(CoefficientMap):
         part: `None`, or a `Part` of another layer.
 
     Raises:
-        ValueError: if the layer is of another kind or has other options than
-            are known, naming it.
+        ValueError: if the layer is of another kind or has unsupported options;
+            names it.
     """
 
     names = ("kernel", "bias")
@@ -311,9 +312,9 @@ class ConvolutionMap(CoefficientMap):
         yield ops.concatenate(found, axis=-1)
 
     def measured(self, inputs, delta):
-        """Norms either from the P x P products between positions, or from
-        the coefficients, whichever is less work. What positions give may
-        cancel where their rounding does not: that is added.
+        """Norms from the P x P products between positions, or from the
+        coefficients if that is less work. Positions may cancel while their
+        rounding errors do not, so an allowance is added.
         """
         inputs = self._image(inputs)
         delta = ops.reshape(delta, (-1, self.positions, self.filters))
@@ -337,7 +338,7 @@ class ConvolutionMap(CoefficientMap):
         return without_cancelling(read + UNDERFLOW, returned + UNDERFLOW)
 
     def _often(self):
-        """Of how many patches an entry of the input is part at most."""
+        """The most patches that an entry of the input is part of."""
         return math.prod(
             math.ceil(kernel / stride)
             for kernel, stride in zip(self.kernel_size, self.strides)
@@ -355,7 +356,8 @@ class ConvolutionMap(CoefficientMap):
         """List of `(n, filters, columns)` of the coefficients, a few columns
         at a time."""
         if keras.backend.backend() == "torch" and not self._is_product:
-            # What is unfolded of all records is new memory in every step.
+            # Unfolding all records at once would allocate new memory in every
+            # step.
             width = max(self.fan_in // self.kernel_size[0], _COLUMNS)
             size = max(_AT_ONCE // (self.positions * width), 1)
             pieces = [
@@ -366,7 +368,7 @@ class ConvolutionMap(CoefficientMap):
         return self._formed(inputs, delta)
 
     def _formed(self, inputs, delta):
-        # This way round, which is the faster of the two.
+        # In this order, the faster one.
         returned = ops.transpose(delta, (0, 2, 1))
         return [ops.matmul(returned, v) for v in self._columns(inputs)]
 
@@ -387,8 +389,8 @@ class ConvolutionMap(CoefficientMap):
         return [ops.reshape(*pair) for pair in zip(found, shapes)]
 
     def _sums_at_once(self, inputs, delta):
-        """From what positions read: XLA takes long for the derivative of a
-        convolution by its kernel."""
+        """Sums from the unfolded inputs: in XLA the derivative of a convolution
+        by its kernel is slow."""
         delta = ops.reshape(delta, (-1, self.filters))
         parts = self._columns(inputs)
         flat = (ops.reshape(v, (-1, v.shape[-1])) for v in parts)
@@ -422,9 +424,9 @@ def refuse_option(layer, name, wanted):
 
 
 def of_layer(layer, input_shape):
-    """The map of a layer, with a way back; the arguments are those of the
-    maps, which refuse other kinds than theirs."""
-    # Subclasses may do anything in `call`.
+    """The map of a layer, with `backward`; arguments as for the maps, which
+    refuse layers of other kinds."""
+    # A subclass may change `call`.
     if type(layer) is keras.layers.Dense and len(input_shape) == 1:
         return DenseMap(layer, input_shape)
     return ConvolutionMap(layer, input_shape)

@@ -1,4 +1,4 @@
-"""Weights of classes that are released: from noisy counts of their labels."""
+"""Class weights from released noisy counts of the labels."""
 
 import numpy as np
 
@@ -6,24 +6,24 @@ from keras_fm.heads.class_weights import NAME
 from keras_fm.per_example.released_first import ReleasedFirst
 from keras_fm.preprocessing.column_histogram import ColumnHistogramQuery
 
-# A count below so many standard deviations of its noise is taken as that.
+# Counts below this many standard deviations of the noise are raised to it.
 _FLOOR = 4.0
 
 
 def query(classes, grouped, reach=0):
-    """How often each of `classes` occurs."""
+    """The query that counts each of `classes`."""
     return ColumnHistogramQuery(
         num_columns=1, num_bins=classes, grouped=grouped, reach=reach
     )
 
 
 def places(labels, classes):
-    """What the query reads of labels, whole numbers `(n,)`: `(n, 1)`."""
+    """Labels, whole numbers `(n,)`, as the query's input `(n, 1)`."""
     return (labels[:, None] + 0.5) * (2 / classes) - 1
 
 
 def weights(found):
-    """Weights of classes, the largest 1, of released counts."""
+    """Weights of classes from released counts; the largest is 1."""
     variance = found.mechanism.coordinate_variance(found.query.size)
     least = max(_FLOOR * variance**0.5, 1.0)
     counts = np.maximum(found.statistics["counts"][0], least)
@@ -31,10 +31,10 @@ def weights(found):
 
 
 class BalancedClasses(ReleasedFirst):
-    """One release of how often each class occurs.
+    """One release of noisy class counts.
 
     Args:
-        classes: int K >= 2, how many there are.
+        classes: int K >= 2, the number of classes.
         owners: `None`, or `(n,)` ids of the owners that are protected.
         ledger, spends: see `ReleasedFirst`.
     """

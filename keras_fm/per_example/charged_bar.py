@@ -1,4 +1,4 @@
-"""What a private fit prints: what was charged, and how far it is."""
+"""The progress bar of a private fit: the charge, and the steps so far."""
 
 import time
 
@@ -13,10 +13,10 @@ _FIRST = (
 
 
 class ChargedBar(keras.callbacks.ProgbarLogger):
-    """Stands in the place of Keras' own progress bar.
+    """Replaces Keras' progress bar.
 
     All steps are charged before the first. The epsilon of the steps so far is
-    not shown: it holds for no fit that is stopped because of what it showed.
+    not shown: it would not hold if you stop the fit because of its results.
 
     Args:
         fit: a `PrivateFit`.

@@ -1,16 +1,16 @@
-"""What a record's gradient is multiplied by, from its norms."""
+"""The factor of a record's gradient, from its norm."""
 
 from keras import ops
 
-# A norm is of float32 numbers; below the clip by more than it may be wrong.
+# Keeps norms below the clip by more than their float32 error.
 _MARGIN = 1 - 1e-4
-# Added to the norm that a gradient is divided by, Bu et al. 2023.
+# Added to the norm by which a gradient is divided, Bu et al. 2023.
 STABILITY = 0.01
 
 
 def scales(clip, squared, factors):
-    """What gradients are multiplied by, so that each leaves with a norm of at
-    most 1, and which of the norms are numbers.
+    """Factors that bring each gradient to a norm of at most 1, and which of the
+    norms are finite.
 
     Args:
         clip: a float, the largest norm of a gradient; `None`: every gradient

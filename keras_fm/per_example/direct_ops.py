@@ -1,8 +1,9 @@
-"""Operations of `keras.ops` on tensors that are known to be tensors.
+"""Fast versions of `keras.ops` for arguments that are tensors.
 
-On PyTorch, Keras looks for symbolic tensors in every argument of an operation
-and in every size of its shapes, which takes longer than small operations: a
-step has a thousand. There, the most frequent ones are PyTorch's own.
+On PyTorch, Keras searches every argument of an operation, and every size of its
+shape, for symbolic tensors. That takes longer than a small operation, and a
+step has a thousand. So the most frequent operations call PyTorch directly
+there.
 """
 
 import keras

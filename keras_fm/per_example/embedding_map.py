@@ -1,9 +1,9 @@
 """A table of vectors, one for each token, as a map of every record.
 
-A record's coefficient is the table of what comes back to its tokens: row t is
-the sum of `delta_p` over the places p that hold t. Its squared norm is the sum
-of `<delta_p, delta_q>` over pairs of places of the same token; no table of a
-record is formed.
+A record's coefficient is a table: row t is the sum of the derivatives `delta_p`
+at the places p that hold token t. Its squared norm is the sum of `<delta_p,
+delta_q>` over pairs of places with the same token. The table of a single record
+is never formed.
 """
 
 from keras_fm.per_example import direct_ops as ops
@@ -18,10 +18,10 @@ from keras_fm.per_example.affine_maps import (
 
 
 class EmbeddingMap(CoefficientMap):
-    """The rows of a `keras.layers.Embedding` that tokens name.
+    """The lookup of a `keras.layers.Embedding`.
 
-    Tokens outside the table are taken for the nearest one in it, and what is
-    no number for the first.
+    Tokens outside the table count as the nearest one in it, and NaN as the
+    first.
 
     Args:
         layer: the layer.
@@ -53,7 +53,7 @@ class EmbeddingMap(CoefficientMap):
         alike = ops.cast(alike, "float32")
         total = joined(alike, between, self.layer.output_dim)
         returned = squared_length(delta)
-        # Squares may vanish where a threshold is as small; both are lengths of
+        # Squares may round to 0 if a threshold is as small. Both are lengths of
         # records already.
         total, returned = total + UNDERFLOW, returned + UNDERFLOW
         more = without_cancelling(self._places, returned)

@@ -1,4 +1,4 @@
-"""What a private fit is charged, before anything is read."""
+"""The charge of a private fit, computed before it uses the records."""
 
 import dataclasses
 import functools
@@ -40,29 +40,28 @@ _PLACES = (
 
 
 class FitCharge:
-    """The samples of a fit, and the noise that its budget asks for.
+    """The samples of a fit, and the noise that its budget requires.
 
     Args:
         network: a `PrivateNetwork`.
         callback: the `PrivateModel` of the fit.
-        n: int, how many records.
+        n: int, number of records.
         batch_size: int, at most n.
-        epochs: int, how many there are to go.
-        steps_per_epoch: int, or `None`: as many as samples of that size are
-            in the records.
-        classes: `None`, or int: how many classes are to be balanced.
+        epochs: int, number of epochs still to train.
+        steps_per_epoch: int, or `None` for `ceil(n / batch_size)`.
+        classes: `None`, or int: the number of classes to balance.
         participation: `None` (Poisson samples), a `Participation`, or
             `BallsInBins()`.
 
     Attributes:
         plan: the `keras_fm.kernel.reads.sampling.SamplingPlan`.
         correlated: `None`, or the `CorrelatedNoise`.
-        first: list of what the fit itself releases before its steps.
-        others: list of the mechanisms of what else is released first.
+        first: list of the fit's own releases before its steps.
+        others: list of the mechanisms of other releases before the steps.
         per_epoch: int, steps of an epoch.
 
     Raises:
-        ValueError: if the guarantee is not one of noisy steps.
+        ValueError: if noisy steps cannot give the guarantee.
     """
 
     def __init__(
@@ -167,7 +166,7 @@ class FitCharge:
         spent = [e.build_mechanism() for e in ledger.entries]
         multiplier = 0.0
         if spends < 1:
-            # No more than its share, whatever is left.
+            # At most its share, even if more is left.
             left = calibration.gaussian_share(ledger.budget, 1 - spends)
             rest = GaussianMechanism(sensitivity=1.0, noise_multiplier=left)
             multiplier = self._multiplier([rest])
@@ -205,11 +204,11 @@ class FitCharge:
         )
 
     def entry(self, notes=(), shuffle=True):
-        """What all steps of the fit are charged as.
+        """The ledger's entry for all steps of the fit.
 
         Args:
             notes: further public facts.
-            shuffle: of a `Participation`, whether its order is drawn.
+            shuffle: bool, whether the order of a `Participation` is drawn.
         """
         reads, unit = self._network.step_reads, "records n"
         if self._owned:
@@ -256,7 +255,7 @@ class FitCharge:
 
     @property
     def _order(self):
-        """How steps take the records, in words."""
+        """The order in which steps use the records, in words."""
         found = f"each record in one step of {self.per_epoch:,}, "
         if self.bins:
             return f"{found}drawn anew in every epoch"
@@ -266,8 +265,8 @@ class FitCharge:
         )
 
     def _claimed(self):
-        """What the steps add to what is released below, by the accountant of
-        Poisson samples."""
+        """The claimed cost of the steps, by the accountant of Poisson samples,
+        on top of the releases below."""
         budget = self._callback.ledger.budget
         alone, whole = (
             mechanisms.compose_epsilon(
@@ -278,10 +277,10 @@ class FitCharge:
         return whole - alone
 
     def table(self, first=()):
-        """What the fit would cost and be worth, as text.
+        """The cost and the signal of the fit, as text.
 
         Args:
-            first: entries of what is released before the steps.
+            first: entries of releases before the steps.
 
         Raises:
             BudgetExceededError: if the budget does not allow it.
@@ -325,20 +324,20 @@ class FitCharge:
 
 
 def owners_of(guarantee):
-    """The ids of the owners of several rows that a guarantee protects, or
-    `None`: where a row has several owners, an owner has one of the rows."""
+    """The ids of owners of several rows that a guarantee protects, or `None`;
+    also `None` if rows have several owners, each with one used row."""
     if chosen_of(guarantee) is not None:
         return None
     return getattr(getattr(guarantee, "unit", None), "owners", None)
 
 
 def chosen_of(guarantee):
-    """The rows that are used where rows have several owners, or `None`."""
+    """The used rows if rows have several owners, else `None`."""
     return getattr(getattr(guarantee, "unit", None), "chosen", None)
 
 
 def number_of_records(x, callback, batch_size):
-    """How many records a fit of x has, and its batch size."""
+    """The number of records of a fit of x, and its batch size."""
     owners = owners_of(callback.guarantee)
     if isinstance(x, (int, np.integer)):
         n = int(x)
@@ -353,7 +352,7 @@ def number_of_records(x, callback, batch_size):
 
 
 def number_of_classes(network):
-    """How many classes the outputs of a `PrivateNetwork` are for."""
+    """The number of classes of the outputs of a `PrivateNetwork`."""
     if network.classes is not None:
         return len(network.classes)
     outputs = getattr(network.model, "outputs", None) or ()

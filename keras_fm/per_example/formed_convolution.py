@@ -1,10 +1,10 @@
 """Convolutions of every kind, as maps of every record.
 
-For place k of the kernel let u_k be what it reads at every position p. A
-record's gradient there is `sum_p u_kp delta_p^T`, group by group of channels:
-it is formed, one place after the other, and no more is kept of it than its
-norm. A depthwise convolution has a group for each channel. In a transposed one
-it is `delta` that the kernel slides over.
+Let u_kp be the input of place k of the kernel at position p. A record's
+gradient at place k is `sum_p u_kp delta_p^T` for each group of channels. It is
+formed for one place after the other, and only its norm is kept. A depthwise
+convolution has a group for each channel. In a transposed convolution the kernel
+slides over `delta`.
 """
 
 import itertools
@@ -56,7 +56,7 @@ class FormedConvolution(CoefficientMap):
         if self._by_channel:
             self._groups = channels
             filters = channels * layer.depth_multiplier
-        # Of the small side, over which the kernel slides, and of each place.
+        # Sides of the image over which the kernel slides, and of each place.
         sides = self._sides(input_shape[:-1])
         positions = tuple(count for count, _, _ in sides)
         self._padding = [(low, high) for _, low, high in sides]
@@ -67,7 +67,7 @@ class FormedConvolution(CoefficientMap):
         self._slices = {at: self._at(at, positions) for at in places}
 
     def _at(self, place, positions):
-        """What all positions read at one place."""
+        """The inputs of all positions at one place."""
         firsts = [at * gap for at, gap in zip(place, self.layer.dilation_rate)]
         return tuple(
             slice(first, first + (count - 1) * stride + 1, stride)
@@ -77,11 +77,11 @@ class FormedConvolution(CoefficientMap):
         )
 
     def _cut(self, values):
-        """What the kernel slides over, padded."""
+        """The padded image over which the kernel slides."""
         return ops.pad(values, [(0, 0), *self._padding, (0, 0)])
 
     def _sides(self, sizes):
-        """Positions, and padding of what is read, along every side."""
+        """Positions, and padding of the input, along every side."""
         found, self._outputs = [], []
         layer = self.layer
         more = getattr(layer, "output_padding", None)
@@ -120,7 +120,7 @@ class FormedConvolution(CoefficientMap):
         return convolved(operation, inputs, kernel, **given)
 
     def _by_places(self, inputs, kernel):
-        """As TensorFlow's map of single records knows it."""
+        """In a form that TensorFlow's map over records supports."""
         slid, found = self._cut(inputs), 0.0
         for place, at in self._slices.items():
             seen = ops.expand_dims(slid[tuple([slice(None), *at])], -1)
@@ -131,11 +131,11 @@ class FormedConvolution(CoefficientMap):
         outputs = self._linear(inputs, weights[0])
         return outputs + weights[1] if len(weights) > 1 else outputs
 
-    # What a record says ------------------------------------------------------
+    # Coefficients of a record ------------------------------------------------
 
     def measured(self, inputs, delta):
-        """What positions give may cancel where their rounding does not: that is
-        added.
+        """Positions may cancel while their rounding errors do not, so an
+        allowance is added.
         """
         found = self._without_cancelling(inputs, delta)
         if self._has_bias:
@@ -145,7 +145,8 @@ class FormedConvolution(CoefficientMap):
         return found, (inputs, delta)
 
     def _blocks(self, inputs, delta):
-        """What records say at one place of the kernel after the other."""
+        """Coefficients of records, for one place of the kernel after the
+        other."""
         slid, still = inputs, delta
         if self._transposed:
             slid, still = delta, inputs
@@ -169,7 +170,7 @@ class FormedConvolution(CoefficientMap):
         return ops.reshape(values, shape)
 
     def _formed(self, one, other):
-        """Products of two, summed over the places of a record."""
+        """Products of the two, summed over the places of a record."""
         if one.shape[-1] == 1 or other.shape[-1] == 1:
             return ops.sum(one * other, axis=1)
         if self._groups == 1:
@@ -179,7 +180,7 @@ class FormedConvolution(CoefficientMap):
         return ops.matmul(one, ops.transpose(other, (0, 2, 1, 3)))
 
     def _without_cancelling(self, inputs, delta):
-        """Group by group, of which each cancels by itself."""
+        """Group by group, since each group cancels by itself."""
 
         def lengths(values):
             shape = (-1, math.prod(values.shape[1:-1]), self._groups)
@@ -193,7 +194,7 @@ class FormedConvolution(CoefficientMap):
         return ops.sum(without_cancelling(read, lengths(delta)), axis=1)
 
     def _often(self):
-        """How often one entry is read at most."""
+        """The most positions that use one entry of the input."""
         return math.prod(
             math.ceil(size / (stride if apart == 1 else 1))
             for size, stride, apart in zip(

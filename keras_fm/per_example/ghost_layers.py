@@ -1,10 +1,10 @@
-"""Layers whose per-record gradients have a norm that is known before them.
+"""Layers whose per-record gradient norms need no gradients.
 
-A layer that reads u and gets back d has the gradient sum_p u_p d_p^T. Its norm
-follows from u and d, and so does the sum over records: no gradient of a record
-is formed. While a step runs, the `call` of such a layer is replaced by its map
-(`keras_fm.per_example`) with a probe of zeros added to what it gives; the
-derivative by the probe is d.
+A layer with input u and derivative d at its output has the gradient sum_p u_p
+d_p^T. Its norm and the sum over records follow from u and d: no gradient of a
+record is formed. During a step, the layer's map (`keras_fm.per_example`)
+replaces its `call` and adds a probe of zeros to the output. The derivative by
+the probe is d.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ _SCALES = tuple(
 
 
 class GhostLayer:
-    """One layer, used once by a record, through its map.
+    """One layer that a record uses once, with its map.
 
     Args:
         layer: the layer, built.
@@ -79,13 +79,13 @@ class GhostLayer:
             try:
                 return affine_maps.of_layer(layer, shape)
             except ValueError:
-                # Not of a plain convolution.
+                # Not a plain convolution.
                 pass
         return FormedConvolution(layer, shape)
 
     @property
     def reads_tokens(self):
-        """Whether it reads whole numbers."""
+        """Whether its inputs are whole numbers."""
         return isinstance(self.map, EmbeddingMap)
 
     @property
@@ -94,9 +94,9 @@ class GhostLayer:
         return tuple(self.map.output_shape)
 
     def called(self, inputs, weights, probe, mask=None):
-        """What the map reads, and what the layer gives; of `probe` a number is
-        added to each, or a function is called with all. A mask is for
-        recurrent layers."""
+        """Inputs of the map, and outputs of the layer. `probe` is a tensor that
+        is added to the outputs before activation, or a function of them. A mask
+        is for recurrent layers."""
         dtype = self.layer.compute_dtype
         weights = [ops.cast(w, dtype) for w in weights]
 
@@ -118,7 +118,7 @@ class GhostLayer:
 
 
 def _contracted(layer, shape):
-    """The size of what a plain `EinsumDense` sums over."""
+    """The number of entries over which a plain `EinsumDense` sums."""
     inputs, _, rest = layer.equation.replace(" ", "").partition(",")
     kernel, _, outputs = rest.partition("->")
     common = [c for c in kernel if c in inputs]
@@ -136,13 +136,13 @@ def _contracted(layer, shape):
 
 
 def may_be_ghost(layer):
-    """Whether a map may be known for the kind and settings of a layer."""
+    """Whether there may be a map for the kind and settings of a layer."""
     kinds = (
         *(_L.Dense, _L.EinsumDense, _L.Embedding, _L.PReLU, *_SCALES),
         *(_L.Conv1D, _L.Conv2D, _L.Conv3D, *DEPTHWISE, *TRANSPOSED),
         *RECURRENT,
     )
-    # A subclass may do anything in `call`.
+    # A subclass may change `call`.
     return (
         type(layer) in kinds
         and layer.built
@@ -154,16 +154,16 @@ def may_be_ghost(layer):
 
 
 def has_loops(network):
-    """Whether the backend's vectorised map knows no gradients of a network's
-    layers: on TensorFlow, of recurrent ones."""
+    """Whether the backend's vectorised map does not support gradients of a
+    network's layers: on TensorFlow, of recurrent ones."""
     return keras.backend.backend() == "tensorflow" and any(
         isinstance(layer, _L.RNN) for layer in network._flatten_layers()
     )
 
 
 def runs_loops_alone(network):
-    """Whether a network has such layers, and XLA compiles all that it has:
-    Keras says of its LSTM and GRU that it does not, because of cards."""
+    """Whether a network has such layers and XLA compiles all its layers. Keras
+    marks its LSTM and GRU as not compiled, because of GPUs."""
     if not has_loops(network):
         return False
     import tensorflow as tf
@@ -176,8 +176,7 @@ def runs_loops_alone(network):
 
 @contextlib.contextmanager
 def replaced_calls(functions):
-    """In the context, layers call `functions[layer]` in the place of their
-    own `call`.
+    """In the context, functions replace the `call` of layers.
 
     Args:
         functions: list of pairs of a layer and a function of its inputs.
@@ -192,8 +191,7 @@ def replaced_calls(functions):
 
 
 def found_in(network, run):
-    """The layers of a network that are used once, by `run`, in a way that a
-    map is known for.
+    """The layers of a network that `run` uses once and that have a map.
 
     Args:
         network: a built Keras model.
@@ -209,7 +207,7 @@ def found_in(network, run):
 
         def call(inputs, *args, **kwargs):
             outputs = own(inputs, *args, **kwargs)
-            # As a first state, which no map knows.
+            # As a first state, which no map supports.
             plain = {"mask", "training"}
             more = [*args, *(kwargs[k] for k in set(kwargs) - plain)]
             more = [v for v in more if v is not None]
@@ -221,7 +219,7 @@ def found_in(network, run):
     layers = [
         layer for layer in network._flatten_layers() if may_be_ghost(layer)
     ]
-    # A step may use a layer that a call does not, or once more.
+    # A training call may use more layers, or one more often.
     for training in (False, True):
         met.clear()
         with replaced_calls([(layer, watching(layer)) for layer in layers]):
@@ -268,9 +266,9 @@ def _of_sublayers(layer):
 
 
 def lowered(network, way):
-    """Calls in the place of Keras' own: of tables, where a token outside
-    them must not stop a step and show itself, and of what the map of a
-    backend does not know: convolutions and frozen batch normalisation on
+    """Replacements for the `call` of some layers. For tables: a token outside
+    must not stop a step and appear in the error. For layers that the map of a
+    backend does not support: convolutions and frozen batch normalisation on
     PyTorch, depthwise convolutions on TensorFlow.
 
     Args:

@@ -1,7 +1,7 @@
-"""What `fit` was given, as arrays of rows: a row is a record.
+"""The data of `fit` as arrays of rows; a row is a record.
 
-Data sets and loaders are read through their public interfaces, once, and kept
-in memory, since Poisson samples need every row at hand.
+Data sets and loaders are read once through their public interfaces. They are
+kept in memory, since a Poisson sample may need any row.
 """
 
 import math
@@ -11,12 +11,12 @@ import numpy as np
 
 from keras_fm.per_example.owner_rows import OwnerRows, check_ids
 
-# More than this is not kept in memory.
+# The most that is kept in memory.
 _MOST_BYTES = 2**33
 
 
 def is_text(array):
-    """Whether an array holds text, whose rows may be of any length."""
+    """Whether an array holds text, with rows of any length."""
     return array.dtype.kind in "OSU"
 
 
@@ -26,17 +26,18 @@ class GivenRecords:
     Args:
         x, y, sample_weight: as `keras.Model.fit` takes them.
         batch_size: int, or `None`: that of a data set or loader, else 32.
-        classes: `None`, or a list of what `y` names; y is then their numbers.
+        classes: `None`, or a list of the class names in `y`, which become
+            numbers.
 
     Attributes:
         x, y: trees of arrays `(n, ...)`; `y` may be `None`.
         weights: `None`, or `(n,)` numbers from 0 to 1.
-        n: int, how many records.
+        n: int, number of records.
         batch_size: int.
-        owners: `None`, or the `OwnerRows` if a record is an owner.
+        owners: `None`, or the `OwnerRows` if each record is an owner.
 
     Raises:
-        ValueError: if rows cannot be read of it.
+        ValueError: if the data has no readable rows.
     """
 
     def __init__(
@@ -44,7 +45,7 @@ class GivenRecords:
     ):
         loader = getattr(x, "dataset", None)
         if hasattr(loader, "__getitem__") and hasattr(loader, "__len__"):
-            # A loader of PyTorch: its order is its own, its data set is not.
+            # A loader of PyTorch: only its data set is used, not its order.
             check_loader(x)
             batch_size = batch_size or getattr(x, "batch_size", None)
             check_alone(y, sample_weight, x)
@@ -101,7 +102,7 @@ class GivenRecords:
         self.batch_size = min(self.batch_size, self.n)
 
     def choose(self, unit):
-        """Keeps the rows that are used of those with several owners.
+        """Keeps the used rows if rows have several owners.
 
         Args:
             unit: a `keras_fm.Unit` with `(n, k)` owners.
@@ -132,7 +133,7 @@ class GivenRecords:
 
         Args:
             class_weight: dict from labels to numbers.
-            classes: `None`, or what labels name, in the order of outputs.
+            classes: `None`, or the class names, in the order of outputs.
         """
         if isinstance(class_weight, dict) and classes is not None:
             class_weight = {
@@ -152,7 +153,7 @@ class GivenRecords:
         found = np.ones(len(labels))
         for label, weight in class_weight.items():
             found[labels == label] = weight
-        # Of classes without a weight it is 1, whether they occur or not.
+        # A class without a weight has weight 1, even if it does not occur.
         most = max([1.0, *class_weight.values()])
         found = (found / most).astype("float32")
         self.weights = found if self.weights is None else self.weights * found
@@ -166,7 +167,7 @@ def is_data_set(x):
 
 
 def check_loader(loader):
-    """Refuses a loader that gives other rows than its data set holds."""
+    """Refuses a loader whose rows differ from those of its data set."""
     from torch.utils.data import (
         RandomSampler,
         SequentialSampler,

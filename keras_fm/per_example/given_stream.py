@@ -1,4 +1,4 @@
-"""Rows that come once, in the order of the data, and are not kept."""
+"""Rows that are read once, in the order of the data, and not kept."""
 
 import itertools
 import math
@@ -11,7 +11,7 @@ from keras_fm.per_example import given_records
 
 
 def is_stream(x):
-    """Whether x hands out batches, one after the other."""
+    """Whether x yields batches one after the other."""
     return (
         given_records.is_data_set(x)
         or hasattr(x, "dataset")
@@ -21,24 +21,24 @@ def is_stream(x):
 
 
 class GivenStream:
-    """As `GivenRecords`, of rows of which those of a few steps are held.
+    """As `GivenRecords`, with the rows of a few steps in memory.
 
-    There is a public number of places. Rows that come after them are not
-    read, and places that are left stay empty.
+    The number of places is public. Rows beyond it are not read, and unused
+    places stay empty.
 
     Args:
         x: a `tf.data.Dataset`, a `PyDataset`, a `DataLoader`, a generator, or
             a function that returns one, of batches.
-        batch_size: int, rows of a step, or `None`: those of the first batch.
-        steps: int, or `None`: as many as there are batches, if that is known.
-        classes: `None`, or a list of what labels name.
+        batch_size: int, rows of a step, or `None` for those of the first batch.
+        steps: int, or `None`: the number of batches, if known.
+        classes: `None`, or a list of class names.
 
     Attributes:
         x, y, weights: of the first batch.
         n: int, the number of places.
 
     Raises:
-        ValueError: if nobody says how many steps there are.
+        ValueError: if the number of steps is not known.
     """
 
     owners = None
@@ -76,11 +76,11 @@ class GivenStream:
         self.n = steps * self.batch_size
 
     def watch(self, check):
-        """Has labels checked by a function as they come."""
+        """Sets a function that checks labels as they are read."""
         self._check = check
 
     def part(self, step, taken):
-        """The `GivenRecords` of a step, `taken` of which are over."""
+        """The `GivenRecords` of a step, after `taken` steps."""
         for old in [s for s in self._held if s < taken]:
             del self._held[old]
         while self._next <= step:
@@ -104,7 +104,7 @@ class GivenStream:
         return _Part(x, y, weights)
 
     def _arrays(self, batch):
-        """x, y and weights of a batch, in the kinds of the first."""
+        """x, y and weights of a batch, with the types of the first batch."""
         x, y, weights = keras.utils.unpack_x_y_sample_weight(batch)
         given = given_records.GivenRecords(x, y, weights, 1, self._classes)
         found = given.x, given.y, given.weights

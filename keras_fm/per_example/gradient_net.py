@@ -1,4 +1,4 @@
-"""`make_private` of a list of layers that ends in logits."""
+"""`make_private` for a list of layers that ends in logits."""
 
 import keras
 
@@ -19,31 +19,31 @@ def _losses():
 
 
 class GradientNet(PrivateNetwork):
-    """A network all of whose layers learn by clipped noisy steps: DP-SGD.
+    """A network that trains every layer with DP-SGD (clipped, noisy steps).
 
-    `keras_fm.make_private` of layers that end in logits, with a clip and the
-    loss of logits. `fit` is its, too: it draws a Poisson sample of the
+    It is `keras_fm.make_private` for layers that end in logits, with a clip and
+    a loss on logits. `fit` works as there: it draws a Poisson sample of the
     records for every step, and charges all steps before the first.
 
     Args:
         input_shape: shape of one record.
-        layers: the layers, as a list, or a Keras model. Layers that are
-            frozen (`trainable = False`) stay as they are; say where their
-            weights are from, `public="ImageNet"`.
+        layers: a list of layers, or a Keras model. Frozen layers (`trainable =
+            False`) do not change; name the public data of their weights,
+            `public="ImageNet"`.
         loss: `"categorical_crossentropy"` (softmax; labels are the numbers
             of classes), `"binary_crossentropy"` (per class) or
-            `"squared_error"`. Another one is given to `compile`.
-        clip: float > 0, L2 threshold of a record's gradient, or `None`:
-            every gradient is divided by its norm.
+            `"squared_error"`. Pass any other loss to `compile`.
+        clip: float > 0, the largest L2 norm of a record's gradient, or `None`
+            to divide every gradient by its norm.
         **kwargs: as in `keras_fm.make_private`: `physical_batch_size`,
             `rows_per_owner`, `classes`, `public`.
 
     Attributes:
-        model: the plain Keras model, which holds what was learned.
+        model: the plain Keras model, which `fit` trains.
 
     Raises:
-        ValueError: if a layer mixes the records of a batch (it is named), or
-            an argument is outside its range.
+        ValueError: if a layer mixes the records of a batch (the message names
+            it), or an argument is outside its range.
 
     Example:
 
@@ -86,5 +86,5 @@ class GradientNet(PrivateNetwork):
         self._loss_of_logits = losses[loss]
 
     def compile(self, optimizer="rmsprop", loss=None, **kwargs):
-        """As in Keras; without a loss, that of the constructor."""
+        """As in Keras. Without `loss`, that of the constructor is used."""
         super().compile(optimizer, loss or self._loss_of_logits, **kwargs)

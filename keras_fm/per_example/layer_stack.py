@@ -15,11 +15,11 @@ _RESHAPES = (keras.layers.Flatten, keras.layers.Reshape)
 
 
 def as_list(**layers):
-    """The one list of layers that is given by its name, as a new list; of a
-    `keras.Sequential` its layers.
+    """Copies the one list of layers that is passed by name; a
+    `keras.Sequential` gives its layers.
 
     Raises:
-        ValueError: if it is no list of layers (one layer, say).
+        ValueError: if it is not a list of layers (a single layer, for example).
     """
     ((name, given),) = layers.items()
     if type(given) is keras.Sequential:
@@ -39,11 +39,11 @@ def as_list(**layers):
 
 
 def check_layers(layers, dense_only=False):
-    """The trained ones among the layers.
+    """The trained layers in the list.
 
     Args:
         layers: list of layers.
-        dense_only: whether all but Dense layers are refused.
+        dense_only: bool, whether to refuse all but Dense layers.
 
     Raises:
         ValueError: if coefficients of the stack are not known.
@@ -78,11 +78,11 @@ def check_layers(layers, dense_only=False):
 
 
 def check_layer(layer, seen):
-    """Refuses what no layer of a stack may have.
+    """Refuses a layer that a stack cannot contain.
 
     Args:
         layer: the layer.
-        seen: whether it is in the stack once more.
+        seen: bool, whether it is already in the stack.
     """
     kind = f"'{layer.name}' ({type(layer).__name__})"
     if getattr(layer, "lora_rank", None):
@@ -108,11 +108,11 @@ def check_layer(layer, seen):
 
 
 def connect(layers, trained, features):
-    """Outputs of the layers on `features`, and their stages.
+    """Outputs of the layers for `features`, and their stages.
 
     Args:
         layers: list of layers.
-        trained: those of them that `check_layers` gave.
+        trained: the trained ones, from `check_layers`.
         features: symbolic tensor.
 
     Raises:
@@ -141,7 +141,7 @@ def activation_of(layer):
     """
     found = activations.get(layer.activation)
     if found is None:
-        # Not where a function stands in memory.
+        # Not the `repr` of a function, which shows its address.
         name = getattr(layer.activation, "__name__", layer.activation)
         raise ValueError(
             f"The activation of layer '{layer.name}' must be one of "
@@ -153,13 +153,13 @@ def activation_of(layer):
 
 
 def apply_public(below, inputs, input_bound):
-    """What layers with public weights make of the inputs.
+    """Outputs of layers with public weights.
 
     Args:
         below: list of layers.
         inputs: symbolic tensor.
-        input_bound: `None`, or an L2 bound that longer outputs are scaled
-            back to.
+        input_bound: `None`, or an L2 bound; longer outputs are scaled back to
+            it.
 
     Raises:
         ValueError: if a layer has trainable weights.
@@ -184,12 +184,11 @@ def apply_public(below, inputs, input_bound):
 
 
 class Below:
-    """From records to what the first trained layer reads, of each record
-    alone.
+    """Maps each record, by itself, to the input of the first trained layer.
 
     Args:
         inputs: symbolic tensor of records.
-        features: what `apply_public` made of it.
+        features: output of `apply_public`.
 
     Attributes:
         model: the layers.
@@ -208,18 +207,18 @@ class Below:
 
 
 def of_logit(metric):
-    """A metric of probabilities as one of logits: 0 is the middle."""
+    """Turns a metric of probabilities into one of logits, with threshold 0."""
     if metric in ("accuracy", "acc", "binary_accuracy"):
         return keras.metrics.BinaryAccuracy(name=metric, threshold=0.0)
     return metric
 
 
 def targets(loss, y, features):
-    """Targets `(n, units)`, as constants, from what `fit` is given.
+    """Targets `(n, units)`, as constants, from the data of `fit`.
 
     Args:
         loss: of `output_losses`.
-        y: labels or targets, or `None`: the features, for a loss without
+        y: labels or targets, or `None` to use the features, for a loss without
             labels.
         features: `(n, ...)`.
 
@@ -231,22 +230,22 @@ def targets(loss, y, features):
             "The loss of this model needs labels. Received: y=None"
         )
     y = features if y is None else y
-    # A list of one, as for the one output.
+    # Keras passes a list of one for one output.
     y = ops.convert_to_tensor(keras.tree.flatten(y)[0])
     y = output_losses.targets(loss.labels, y, loss.units, features.dtype)
     return ops.stop_gradient(y)
 
 
 def total(rows):
-    """The sum of the records' weights over the whole batch, of all replicas;
-    a batch may be all padding."""
+    """The sum of the records' weights over the whole batch and all replicas; a
+    batch may be all padding."""
     (found,) = replicas.total([ops.sum(rows)])
     return ops.maximum(found, 1e-7)
 
 
 def mean(values, rows):
-    """Weighted mean over the records of the whole batch; padding may hold
-    anything."""
+    """Weighted mean over the records of the whole batch; padding may hold any
+    values."""
     values = ops.where(rows != 0, values, ops.zeros_like(values))
     (found,) = replicas.total([ops.sum(values * rows)])
     return found / total(rows)

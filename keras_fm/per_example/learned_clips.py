@@ -1,4 +1,4 @@
-"""Clips that are released: from a noisy histogram of the records' norms."""
+"""Clips from a released noisy histogram of the records' norms."""
 
 import numpy as np
 
@@ -6,15 +6,15 @@ from keras_fm.kernel.reads import fixed_rows
 from keras_fm.per_example.released_first import ReleasedFirst
 from keras_fm.preprocessing.column_histogram import ColumnHistogramQuery
 
-# Rows of a batch, in which a record has a place of its own.
+# Rows of a batch, in which each record has its own place.
 _PLACES = 64
-# Bins of equal ratios between public norms; others count as the ends.
+# Bins of equal ratios between public norms; norms outside count as the ends.
 _LOW, _HIGH, _BINS = 1e-4, 1e3, 70
 
 
 class LearnedClips(ReleasedFirst):
-    """One release of how long the coefficients of records are: clips are
-    the medians.
+    """One release of the distribution of the records' coefficient norms; its
+    medians are the clips.
 
     Args:
         network: has `coefficient_norms`, `learn_thresholds` and
@@ -52,13 +52,13 @@ class LearnedClips(ReleasedFirst):
 
 
 def places(lengths):
-    """Norms in [-1, 1], where bins of equal ratios are of equal width."""
-    # A record without a norm counts for nothing in a step, and is in the
-    # last bin here.
+    """Maps norms to [-1, 1], so that bins of equal ratios have equal width."""
+    # A record with a NaN norm contributes nothing to a step; here it is in the
+    # last bin.
     lengths = np.where(lengths >= 0, np.clip(lengths, _LOW, _HIGH), _HIGH)
     return 2 * np.log(lengths / _LOW) / np.log(_HIGH / _LOW) - 1
 
 
 def norms(found):
-    """Of what `places` gave."""
+    """The inverse of `places`."""
     return _LOW * (_HIGH / _LOW) ** ((np.asarray(found) + 1) / 2)

@@ -1,4 +1,4 @@
-"""Layers that no private step can train, and what to put in their place."""
+"""Layers that a private step cannot train, and their replacements."""
 
 import keras
 
@@ -18,7 +18,7 @@ _MENDED = "or let `keras_fm.make_private(model, fix=True)` train a mended copy."
 
 def must_change(model):
     """The layers of a model that learn from a whole batch, or that assign
-    weights while they train, which no step keeps."""
+    weights in training, which a step would lose."""
     return [layer for kind in _ADVICE for layer in _trained(model, kind)]
 
 
@@ -31,7 +31,7 @@ def _trained(model, kind):
 
 
 def advice(model):
-    """Lines of what to write in the place of layers that must change."""
+    """Lines of text: what to write instead of layers that must change."""
     found = {kind: _trained(model, kind) for kind in _ADVICE}
     return [
         _ADVICE[kind].format(", ".join(f"'{v.name}'" for v in layers))
@@ -42,10 +42,10 @@ def advice(model):
 
 
 def check(model):
-    """Refuses what is no Keras model, and layers that must change.
+    """Refuses layers that must change, and anything but a Keras model.
 
     Raises:
-        ValueError: naming them all.
+        ValueError: names them all.
     """
     if not isinstance(model, keras.Model):
         raise ValueError(
@@ -74,10 +74,10 @@ def check(model):
 
 
 def copy_of(model):
-    """A copy of a sequential or functional model without such layers.
+    """A copy of a sequential or functional model with replaced layers.
 
     Returns:
-        the copy, and a list of str, what was changed.
+        the copy, and a list of str, the changes.
     """
     changes = []
     sources = {}
@@ -86,7 +86,7 @@ def copy_of(model):
         if isinstance(layer, _BATCH) and layer.trainable:
             config = layer.get_config()
             shape = (layer.get_build_config() or {}).get("input_shape", ())
-            # One number a channel, as after `Dense`, would become 0.
+            # With one number a channel, as after `Dense`, it would become 0.
             groups = -1 if len(shape) > 2 else 1
             changes.append(
                 f"'{layer.name}': BatchNormalization became "
@@ -113,7 +113,7 @@ def copy_of(model):
 
     def called(layer, *args, **kwargs):
         if isinstance(layer, keras.layers.GroupNormalization):
-            # What the graph told a BatchNormalization in its place.
+            # An argument that the graph passes to BatchNormalization.
             kwargs.pop("mask", None)
         return layer(*args, **kwargs)
 
@@ -138,7 +138,7 @@ def copy_of(model):
 
 
 def _own_work(model):
-    """What to write where a model cannot be mended."""
+    """The advice for models that cannot be copied."""
     lines = [
         f"self.{layer.name} = keras.layers.GroupNormalization(groups=-1)"
         for layer in _trained(model, _BATCH)

@@ -1,4 +1,4 @@
-"""What DPMAC minimises at its output layer, with two derivatives."""
+"""Losses of DPMAC's output layer, with two derivatives."""
 
 import math
 
@@ -26,7 +26,7 @@ class BinaryCrossEntropy:
         return ops.sigmoid(a) - y
 
     def curvature(self, a, y):
-        """Second derivatives of `value`, each output on its own."""
+        """Second derivatives of `value` by each output."""
         s = ops.sigmoid(a)
         return s * (1 - s)
 
@@ -101,10 +101,11 @@ def _check_logits(name, activation):
 
 
 def targets(labels, y, units, dtype):
-    """Targets `(n, units)` from what `fit` is given.
+    """Targets `(n, units)` from the labels of `fit`.
 
     Args:
-        labels: whether `(n,)` and `(n, 1)` are class indices if units > 1.
+        labels: bool, whether `(n,)` and `(n, 1)` are class indices if units >
+            1.
         y: tensor.
         units: int.
         dtype: of the result.

@@ -1,4 +1,5 @@
-"""Owners of several rows: an owner, with some of its rows, is one record.
+"""Owners (people) of several rows: an owner with some of its rows is one
+record.
 
 A record is then a pair of `(k, ...)` rows and `(k,)` weights. Its loss is the
 weighted mean over the rows, whose gradient is clipped once.
@@ -12,7 +13,7 @@ from keras_fm.kernel.reads import columns
 
 
 def check_ids(ids, n):
-    """Refuses ids of other rows than the n that there are."""
+    """Refuses ids that do not match the n rows."""
     if len(ids) != n:
         raise ValueError(
             "`owners` must hold one id for each row, or k ids, `(n, k)`. "
@@ -21,11 +22,11 @@ def check_ids(ids, n):
 
 
 class OwnerRows:
-    """Which rows belong together, and a choice of them.
+    """The rows of each owner, and random choices of them.
 
     Args:
         owners: `(n,)` ids.
-        most: int k, public: how many rows of an owner enter a step.
+        most: int k, public: the most rows of an owner in a step.
         n: int, number of rows.
 
     Attributes:
@@ -47,7 +48,7 @@ class OwnerRows:
         self.n, self.most = len(self._counts), most
 
     def drawn(self, owners, weights, rng):
-        """Some rows of each of some owners, drawn anew.
+        """Draws some rows of each of some owners.
 
         Args:
             owners: int array, numbers below `n`.
@@ -57,8 +58,8 @@ class OwnerRows:
         Returns:
             `(len(owners), most)` numbers of rows and their weights in the
             mean of the owner, times `most`; and `(len(owners),)` factors of
-            the owners, the means of the given weights. Places that are left
-            repeat rows of the owner, with the weight 0.
+            the owners, the means of the given weights. Unused places repeat
+            rows of the owner, with weight 0.
         """
         shape = (len(owners), self.most)
         rows, shares = np.zeros(shape, "int64"), np.zeros(shape, "float64")
@@ -78,7 +79,7 @@ class OwnerRows:
 
 
 class OwnerLoss:
-    """The loss of an owner, in the place of that of a row.
+    """The loss of an owner, which replaces that of a row.
 
     Args:
         trainer: a `PrivateNetwork`.

@@ -1,4 +1,5 @@
-"""What is known in this process of where weights are from."""
+"""Which weights in this process were trained with privacy, and by which
+ledger."""
 
 import hashlib
 import weakref
@@ -7,19 +8,20 @@ import keras
 import numpy as np
 from keras import ops
 
-# The ids of ledgers that plain models were trained under, and those of
-# weights, by their digest: copies and files of a model have them, too.
+# The ids of ledgers that charged the training of models, and of weights by
+# their digest, so that copies and files of a model are known too.
 _OF_MODELS: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 _OF_DIGESTS: dict = {}
 
 
 def note_charge(model, ledger):
-    """Keeps under which ledger a model is trained."""
+    """Notes the ledger that is charged for training a model."""
     _OF_MODELS.setdefault(model, set()).add(ledger.id)
 
 
 def note_weights(model):
-    """Keeps which weights a private fit led to. Returns their digest."""
+    """Notes the weights that came out of a private fit. Returns their
+    digest."""
     found = digest(model)
     for one in (found, *_digests(model.trainable_variables)):
         _OF_DIGESTS.setdefault(one, set()).update(_OF_MODELS[model])
@@ -27,16 +29,16 @@ def note_weights(model):
 
 
 def check(model, ledger, public, known):
-    """Refuses weights that no ledger knows, or another one.
+    """Refuses trained weights that this ledger was not charged for.
 
     Args:
         model: a Keras model.
-        ledger: the `Ledger` of the fit that is to begin.
-        public: whether its first weights are public by declaration.
-        known: `None`, or the digest that a private fit led to.
+        ledger: the `Ledger` of the fit that begins.
+        public: bool, whether its first weights are declared public.
+        known: `None`, or the digest of the weights from a private fit.
 
     Raises:
-        ValueError: naming what it was trained by.
+        ValueError: names the training.
     """
     if ledgers_of(model) - {ledger.id}:
         raise ValueError(
@@ -58,14 +60,14 @@ def check(model, ledger, public, known):
 
 
 def ledgers_of(model):
-    """The ids of ledgers that a model, or one of its weights, was trained
-    under with privacy."""
+    """The ids of ledgers that were charged for a model or one of its
+    weights."""
     found = [_OF_DIGESTS.get(one, set()) for one in _digests(model.weights)]
     return _OF_MODELS.get(model, set()).union(*found)
 
 
 def check_untrained(model):
-    """Refuses a model that took steps, or holds one that did."""
+    """Refuses a model that took training steps, or that contains one."""
     for held in model._flatten_layers():
         if steps := steps_of(getattr(held, "optimizer", None)):
             raise ValueError(
@@ -76,14 +78,14 @@ def check_untrained(model):
 
 
 def steps_of(optimizer):
-    """How many steps an optimizer took."""
+    """The number of steps an optimizer took."""
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         return 0
     return int(ops.convert_to_numpy(optimizer.iterations))
 
 
 def digest(model):
-    """Of all weights, their shapes and types, in their order."""
+    """Digest of all weights, their shapes and types, in order."""
     found = hashlib.sha256()
     for weight in model.weights:
         value = ops.convert_to_numpy(weight)
@@ -92,8 +94,8 @@ def digest(model):
 
 
 def _digests(weights):
-    """Of each, but of those that may have had their numbers from the start:
-    zeros, ones, and one number alone."""
+    """Digest of each weight, without those that may be untrained: all zeros,
+    all ones, or a single number."""
     values = [ops.convert_to_numpy(ops.cast(w, "float32")) for w in weights]
     return {
         hashlib.sha256(np.ascontiguousarray(value)).hexdigest()

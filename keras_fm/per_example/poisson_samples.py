@@ -1,4 +1,4 @@
-"""The samples of a private fit: drawn inside, each with fresh secret keys."""
+"""The samples of a private fit, each with fresh secret keys."""
 
 import math
 import secrets
@@ -20,10 +20,10 @@ def are_drawn(x):
 
 
 class PoissonSamples(keras.utils.PyDataset):
-    """Batches that every record joins by itself, padded to one shape.
+    """Poisson samples: every record joins independently; padded to one shape.
 
-    Every batch has keys of its own from the operating system, one for each
-    row: they are the source of all its random numbers, and no variable.
+    Every batch has its own keys from the operating system, one for each row.
+    All its random numbers come from them, none from a variable.
 
     Args:
         records: a `GivenRecords`.
@@ -63,7 +63,7 @@ class PoissonSamples(keras.utils.PyDataset):
         return self._batch(self._records, joined, self._keys(rng), rng)
 
     def _generator(self):
-        """Random numbers that nobody else has, of the operating system."""
+        """Secret random numbers from the operating system."""
         if self._seed is None:
             seed = np.random.SeedSequence(secrets.randbits(256))
         else:
@@ -72,7 +72,7 @@ class PoissonSamples(keras.utils.PyDataset):
         return np.random.Generator(np.random.Philox(seed))
 
     def _joined(self, index, rng):
-        """The records of a batch."""
+        """The records that join a batch."""
         if self._plan.sampling == "poisson":
             return sampling.poisson_sample(
                 self._plan.n, self._plan.sampling_rate, self._plan.capacity, rng
@@ -86,7 +86,7 @@ class PoissonSamples(keras.utils.PyDataset):
         return rng.integers(0, WORD, shape, "int64")
 
     def _batch(self, given, joined, keys, rng):
-        """Those of the given records, padded, with the keys of a step."""
+        """The batch of the given records, padded, with the keys of a step."""
         size = self._rows
         rows, places = joined, np.arange(len(joined))
         factors = np.ones(len(joined), "float32")
@@ -104,7 +104,7 @@ class PoissonSamples(keras.utils.PyDataset):
             else:
                 batch = _empty(shape, values.dtype)
                 batch[len(rows) :] = 0
-            # Rows are there: with "raise" they would be copied once more.
+            # Indices are valid: with "raise" rows would be copied once more.
             found = batch[: len(rows)]
             np.take(values, rows, axis=0, out=found, mode="clip")
             return batch
@@ -124,7 +124,7 @@ class PoissonSamples(keras.utils.PyDataset):
         }
         batch = (x,) if given.y is None else (x, taken(given.y))
         if keras.backend.backend() == "tensorflow":
-            # Its data sets know no lists, and text of tensors alone.
+            # TensorFlow's data sets have no lists, and text only as tensors.
             batch = keras.tree.map_structure(
                 lambda v: ops.convert_to_tensor(v) if is_text(v) else v,
                 keras.tree.lists_to_tuples(batch),
@@ -132,8 +132,8 @@ class PoissonSamples(keras.utils.PyDataset):
         return batch
 
     def _shuffled(self, index):
-        """Records of a batch in the shuffled order of an epoch, as published
-        forms take them; the last may be fewer."""
+        """Records of a batch in the shuffled order of an epoch, as in published
+        forms; the last batch may be smaller."""
         if self._order is None:
             self._order = self._shuffles.permutation(self._plan.n)
         size = self._plan.expected_batch_size
@@ -161,7 +161,7 @@ class BinnedSamples(PoissonSamples):
         step = _step(self._taken(), self._per_epoch, index)
         epoch = step // self._per_epoch
         if epoch not in self._bins:
-            # One draw an epoch, however often Keras asks for its batches.
+            # Drawn once an epoch, even if Keras requests a batch again.
             self._bins = {
                 epoch: rng.integers(0, self._per_epoch, self._plan.n, "int32")
             }
@@ -170,20 +170,20 @@ class BinnedSamples(PoissonSamples):
 
 
 class OrderedSamples(PoissonSamples):
-    """Batches of all records in an order that stays, each with the keys of
-    the noise of its step and of those before.
+    """Batches of all records in a fixed order, with the noise keys of the step
+    and of the steps before.
 
-    The keys of noise are kept in memory for as long as a step needs them.
-    One step has one batch, however often Keras asks for it, and none once it
-    is over: noise that is drawn twice would not hide what it is on.
+    Noise keys stay in memory as long as a step needs them. A step always has
+    the same batch, even if Keras requests it again, and no batch once it is
+    over: reused noise would not protect other sums.
 
     Args:
         records, plan, rows, key_shape, key_dtype, **kwargs: as of
             `PoissonSamples`.
         bands: int, of the `CorrelatedNoise`.
         taken: function that gives the number of steps that are over.
-        shuffle: whether the order is drawn; else that of the records, or of
-            a `GivenStream` in the place of records.
+        shuffle: bool, whether the order is drawn. Otherwise it is that of the
+            records, or of the `GivenStream` that is passed as `records`.
     """
 
     def __init__(self, *args, bands, taken, shuffle, **kwargs):
@@ -211,7 +211,7 @@ class OrderedSamples(PoissonSamples):
         return self._batch(part, np.arange(rows), keys, rng)
 
     def _words(self, step):
-        """Words of the noise of a step; zeros where there was none."""
+        """Key words of a step's noise; zeros for steps before the first."""
         if step < 0:
             return np.zeros((self._rows, 2), "int64")
         if step not in self._noise:
@@ -221,11 +221,11 @@ class OrderedSamples(PoissonSamples):
         return self._noise[step]
 
     def on_epoch_end(self):
-        """The order stays."""
+        """Keeps the order."""
 
 
 def _step(taken, per_epoch, index):
-    """The number of the step of a batch of the running epoch."""
+    """The step number of a batch of the running epoch."""
     step = taken - taken % per_epoch + index
     if step < taken:
         raise RuntimeError(
@@ -236,7 +236,7 @@ def _step(taken, per_epoch, index):
 
 
 def _empty(shape, dtype):
-    """Memory that begins where a backend takes it without a copy."""
+    """Memory, aligned so that a backend uses it without a copy."""
     size = math.prod(shape) * dtype.itemsize
     held = np.empty(size + 64, "uint8")
     start = -held.ctypes.data % 64
@@ -244,7 +244,8 @@ def _empty(shape, dtype):
 
 
 def _shared(array):
-    """On PyTorch a tensor in the memory of an array: Keras would copy it."""
+    """On PyTorch a tensor that shares an array's memory: Keras would copy
+    it."""
     if keras.backend.backend() != "torch" or array.dtype.kind not in "fi":
         return array
     import torch

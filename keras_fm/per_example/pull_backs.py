@@ -1,26 +1,27 @@
-"""Derivatives by the backend's own differentiation: of what stands between two
-layers with weights, and of a convolution by its kernel.
+"""Derivatives by the backend: of the functions between two layers with weights,
+and of a convolution by its kernel.
 
-Where a function treats records one by one, what comes back to a record is a
-function of that record alone.
+If a function treats records one by one, the derivative at a record depends on
+that record alone.
 """
 
 import keras
 
 
 def pull_back(function, at):
-    """`function(at)`, and what takes derivatives by it to derivatives by `at`.
+    """`function(at)`, and the map from derivatives by it to derivatives by
+    `at`.
 
-    In a compiled step, what is not used of the two is not computed.
+    In a compiled step, an unused result is not computed.
 
     Args:
-        function: of a tensor or a list of them, to a tensor and what else it
-            met, which nothing is differentiated through.
+        function: of a tensor or a list of them; returns a tensor, and further
+            results that are not differentiated.
         at: tensor, or a list of them.
 
     Returns:
-        the two, and a function of a tensor like the first that may be called
-        once.
+        the two results, and a function of a tensor like the first, which may be
+        called once.
     """
     backend = keras.backend.backend()
     if backend == "tensorflow":

@@ -1,9 +1,9 @@
-"""What one record says to a step: its clipped gradient, computed of it alone.
+"""A record's contribution to a step: its clipped gradient, from it alone.
 
-For every record the map (weights, record, key) -> contribution is a function
-without state: no other record, no generator of the framework and nothing that
-an earlier step left enters it, and nothing but the contribution leaves it. The
-obligations are proven in docs/proofs/record_alone.md.
+The map (weights, record, key) -> contribution is a function without state. No
+other record, no generator of the framework and no state of an earlier step
+enters it. Only the contribution leaves it. docs/proofs/record_alone.md has the
+proof.
 """
 
 import contextlib
@@ -25,13 +25,13 @@ from keras_fm.per_example.affine_maps import (
 )
 from keras_fm.per_example.clipping import scales
 
-# Gradients of records that are held at a time, in numbers.
+# Size of the per-record gradients in memory at a time, in numbers.
 HELD = 2**25
-# Where the shape of a piece is fixed it has at least so many records, and of a
-# large batch so large a part, for pieces of padding alone are skipped.
+# If pieces have a fixed shape: the fewest records of a piece, and the part of a
+# large batch that it is. Pieces of padding alone are skipped.
 _FEWEST, _PART = 16, 8
 KEY_DTYPE = sum_noise.DTYPE
-# Layers that draw for every record of a batch by itself.
+# Layers that draw random numbers for every record separately.
 _DRAWING = tuple(
     getattr(keras.layers, name)
     for name in (
@@ -40,7 +40,7 @@ _DRAWING = tuple(
         "AlphaDropout",
     )
 )
-# Operations of TensorFlow that go on where the last one stopped.
+# Operations of TensorFlow whose random stream has a state.
 _STREAMS = (
     *("Random", "TruncatedNormal", "ParameterizedTruncatedNormal"),
     *("Multinomial", "RngReadAndSkip", "StatefulRandom", "StatefulUniform"),
@@ -52,12 +52,13 @@ class RecordMap:
     """Sums of clipped gradients of single records.
 
     Args:
-        trainer: a `PrivateNetwork`: its model, its loss, and what that keeps.
+        trainer: a `PrivateNetwork` with its model, its loss and the loss's
+            state.
         clip: see `clipping.scales`.
-        way: `"together"`, one call with all records, of layers
-            that are known to take them one by one, all of them ghosts that
-            learn; `"vmap"`, a vectorised map over records; `"one"`, one
-            record after the other.
+        way: `"together"`, one call with all records, for layers that are known
+            to treat them one by one and whose trained ones are all ghost
+            layers; `"vmap"`, a vectorised map over records; `"one"`, one record
+            after the other.
         ghosts: list of `GhostLayer`.
     """
 
@@ -85,8 +86,8 @@ class RecordMap:
             int(np.prod(g.probe_shape)) + g.map.held for g in self.ghosts
         )
         self.piece = 1 if way == "one" else max(HELD // max(held, 1), 1)
-        # Whether a piece ends with the last record: where shapes may follow
-        # numbers, which neither JAX nor XLA allow, nor TensorFlow's map.
+        # Whether a piece ends with the last record. Then shapes depend on data,
+        # which JAX, XLA and TensorFlow's map do not allow.
         backend = keras.backend.backend()
         may = backend == "tensorflow" and way == "together"
         self.cuts = backend == "torch" or (may and not trainer.jit_compile)
@@ -94,15 +95,15 @@ class RecordMap:
     @property
     def key_shape(self):
         """Shape of the key of one record: two words for the noise of a step,
-        two for every stream of random numbers, and two for all others."""
+        two for every random stream, and two for all other random numbers."""
         return (2 + len(self._seeds), 2)
 
     @property
     def _shares_key(self):
         """Whether all records of a step share one mask: PyTorch's generators
-        know no keys of single records, and TensorFlow's map none that
-        differ. A call of all together draws for each, from the key of the
-        first of its piece."""
+        have no keys of single records, and TensorFlow's map has one for all. A
+        call of all records together draws for each, from the key of the first
+        of its piece."""
         backend = keras.backend.backend()
         return self.way != "together" and (
             backend == "torch"
@@ -112,7 +113,7 @@ class RecordMap:
     # One record ----------------------------------------------------------
 
     def loss_of_one(self, example, training):
-        """The loss of the first of some made-up records."""
+        """The loss of the first made-up record."""
         x, y = keras.tree.map_structure(lambda v: v[:1], example)
         values = [(v, v.value) for v in self.network.variables]
         with keras.StatelessScope(values, collect_losses=True):
@@ -120,8 +121,8 @@ class RecordMap:
             return self._trainer.loss_of_records(y, y_pred)
 
     def _loss(self, direct, probes, rest, x, y, key):
-        """The loss of a batch of one record, or the sum of those of all
-        together, and what the layers with probes read."""
+        """The loss of a batch of one record, or the sum over all records
+        together; and the inputs of layers with probes."""
         fixed, ghost, kept = rest
         mapping = [*zip(self.direct, direct), *zip(self._fixed, fixed), *kept]
         for index, seed in enumerate(self._seeds):
@@ -147,9 +148,9 @@ class RecordMap:
                 )
             if self.way != "together":
                 value = ops.sum(self._trainer.loss_of_records(y, y_pred))
-                # Penalties of activities, not those of weights.
+                # Activity penalties, without weight penalties.
                 for more in scope.losses:
-                    # Of layers with less precision.
+                    # Layers may have less precision.
                     value = value + ops.cast(ops.sum(more), value.dtype)
             elif scope.losses or _masks(y_pred):
                 raise ValueError("a loss of a whole batch")
@@ -158,7 +159,7 @@ class RecordMap:
         return ops.cast(value, "float32"), reads
 
     def _losses(self, y, y_pred, mapping):
-        """The loss of each record, of a batch of it alone."""
+        """The loss of each record, as a batch of one."""
 
         def of_one(rows):
             y, y_pred = keras.tree.map_structure(
@@ -172,8 +173,8 @@ class RecordMap:
     # A piece of a batch ----------------------------------------------------
 
     def _gradients(self, direct, rest, x, y, keys):
-        """Of every record: gradients by what is not of a ghost layer, what
-        came back to each of these, and what it read."""
+        """For every record: gradients by weights outside ghost layers, and the
+        derivatives and inputs of each ghost layer."""
         rows = ops.shape(keys)[0] if self.way == "together" else 1
         probes = [
             ops.zeros((rows, *ghost.probe_shape), "float32")
@@ -190,7 +191,7 @@ class RecordMap:
 
         if self.way == "together":
             if self.cuts:
-                # Probes would be one more copy of all that layers give.
+                # Probes would be one more copy of all outputs.
                 return _derivatives(
                     lambda probes: self._loss(
                         direct, probes, rest, x, y, keys[0]
@@ -214,8 +215,8 @@ class RecordMap:
         return by, [v[:, 0] for v in probed], [v[:, 0] for v in reads]
 
     def _measured(self, direct, rest, x, y, keys):
-        """Of some records: gradients, and of ghost layers what their sums
-        need; and squared norms."""
+        """For some records: gradients, the inputs of the ghost layers' sums,
+        and squared norms."""
         with _seeded_torch(keys):
             by, returned, reads = self._gradients(direct, rest, x, y, keys)
         by = [ops.cast(v, "float32") for v in by]
@@ -225,7 +226,7 @@ class RecordMap:
             squared += squared_length(value)
         ghosts = []
         for ghost in self.ghosts:
-            # What is not held any more makes place for what is formed of it.
+            # Popped to free memory for the result.
             read, delta = reads.pop(0), ops.cast(returned.pop(0), "float32")
             if not ghost.reads_tokens:
                 read = ops.cast(read, "float32")
@@ -248,14 +249,14 @@ class RecordMap:
     def sums(self, x, y, keys, factors):
         """Sums over the records of a batch, in the order of `learned`.
 
-        A record adds at most 1 to the norm of all sums together: its gradient
-        over the clip, or over its norm.
+        A record changes all sums together by at most 1 in L2 norm: its gradient
+        is divided by the clip, or by its norm.
 
         Args:
             x, y: trees of tensors `(n, ...)`.
-            keys: `(n, *key_shape)` words that nobody knows.
-            factors: `(n,)` numbers from 0 to 1 that contributions are
-                multiplied by; 0 for padding.
+            keys: `(n, *key_shape)` secret words.
+            factors: `(n,)` numbers from 0 to 1 that multiply contributions; 0
+                for padding.
 
         Returns:
             list of float32 tensors.
@@ -265,9 +266,9 @@ class RecordMap:
         direct, rest = self._values()
         sums = [ops.zeros(v.shape, "float32") for v in self.learned]
         records, rows = (x, y, keys, factors), factors.shape[0]
-        # A fit gives whole pieces.
+        # In a fit all pieces are whole.
         piece, cuts = math.gcd(min(self.piece, rows), rows), self.cuts
-        # Behind the last record there is only padding.
+        # After the last record there is only padding.
         places = ops.arange(1, rows + 1, dtype="int32")
         count = ops.max(ops.where(factors > 0, places, 0))
 
@@ -284,9 +285,9 @@ class RecordMap:
         return ops.fori_loop(ops.zeros((), "int32"), pieces, add, sums)
 
     def _values(self):
-        """Values of what is learned outside of ghost layers; and of what is
-        not learned, of ghost layers, and pairs of what a loss keeps."""
-        # What a loss of several outputs keeps of each.
+        """Values of the trained weights outside ghost layers; and of the frozen
+        weights, those of ghost layers, and pairs of the loss's state."""
+        # A loss of several outputs keeps a mean of each.
         return [_constant(v) for v in self.direct], (
             [_constant(v) for v in self._fixed],
             [[_constant(v) for v in g.variables] for g in self.ghosts],
@@ -309,8 +310,8 @@ def _constant(variable):
 
 @contextlib.contextmanager
 def _seeded_torch(keys):
-    """What draws from PyTorch's own generator, as `Dropout` does, draws from
-    the key of the step, and leaves the generator as it was."""
+    """In the context, PyTorch's global generator (used by `Dropout`) is seeded
+    by the key of the step; afterwards it is restored."""
     if keras.backend.backend() != "torch":
         yield
         return
@@ -319,7 +320,7 @@ def _seeded_torch(keys):
     devices = list(range(torch.cuda.device_count()))
     words = ops.convert_to_numpy(keys)[0, -1].astype("int64").tolist()
     with torch.random.fork_rng(devices=devices):
-        # What seeds every device notes each call of it, for an error of one.
+        # Seeding all devices would record each call, for error messages.
         on_cpu = keys.device.type == "cpu"
         generator = torch.default_generator if on_cpu else torch
         generator.manual_seed(words[0] * 2**31 + words[1])
@@ -332,7 +333,7 @@ def _rows(value, start, size):
 
 
 def _masks(y_pred):
-    """Whether outputs say which of their places count."""
+    """Whether outputs have a mask of their valid places."""
     return any(
         getattr(v, "_keras_mask", None) is not None
         for v in keras.tree.flatten(y_pred)
@@ -350,7 +351,7 @@ def _vectorized(function, rows):
         import tensorflow as tf
 
         return tf.vectorized_map(
-            # Not rewritten by TensorFlow, layers and all.
+            # TensorFlow must not rewrite it and the layers.
             tf.autograph.experimental.do_not_convert(function),
             rows,
             fallback_to_while_loop=False,
@@ -361,8 +362,8 @@ def _vectorized(function, rows):
 
 
 def _derivative(function, at, alone):
-    """The derivative of a function's first result, and its second; `alone`
-    if no vectorised map is about it."""
+    """The derivative of a function's first result, and the second result.
+    `alone`: not inside a vectorised map."""
     backend = keras.backend.backend()
     if backend == "jax":
         import jax
@@ -373,12 +374,12 @@ def _derivative(function, at, alone):
 
         if not alone:
             return torch.func.grad(function, has_aux=True)(at)
-        # Layers may do what `torch.func` does not know.
+        # Layers may use operations that `torch.func` does not support.
         at = keras.tree.map_structure(lambda v: v.detach().requires_grad_(), at)
         with torch.enable_grad():
             value, more = function(at)
         leaves = keras.tree.flatten(at)
-        # Of a loss that depends on none of them.
+        # For a loss that does not depend on them.
         found = [torch.zeros_like(v) for v in leaves]
         if value.requires_grad:
             found = torch.autograd.grad(value, leaves, materialize_grads=True)
@@ -395,8 +396,7 @@ def _derivative(function, at, alone):
 
 
 def _derivatives(function, count):
-    """Derivatives by what `count` layers give, in the place of those by what
-    is added to it."""
+    """Derivatives by the outputs of `count` layers, instead of by probes."""
     seen = [None] * count
 
     def see(at, watch, value):
@@ -430,8 +430,8 @@ def chosen_for(trainer, clip, example, piece=None, expected=None):
     Args:
         trainer, clip: see `RecordMap`.
         example: `(x, y)` of made-up records.
-        piece: how many records are held at a time, or `None`.
-        expected: how many records a batch has, or `None`.
+        piece: number of records in memory at a time, or `None`.
+        expected: number of records of a batch, or `None`.
 
     Returns:
         a `RecordMap`.
@@ -440,8 +440,8 @@ def chosen_for(trainer, clip, example, piece=None, expected=None):
     def made(way, ghosts=()):
         found = RecordMap(trainer, clip, way, ghosts)
         if way != "one":
-            # Dense layers use a weight once for a record: products of a few
-            # records take longer. One piece holds most samples.
+            # Dense layers use a weight once for a record, so products of a few
+            # records are slow. One piece holds most samples.
             dense = all(type(ghost.map) is DenseMap for ghost in ghosts)
             part = 0.9375 if dense and way == "together" else _PART
             some = max(_FEWEST, int((expected or _FEWEST) / part))
@@ -452,7 +452,7 @@ def chosen_for(trainer, clip, example, piece=None, expected=None):
 
     plain = made("one")
     wanted = _tried(plain, example)
-    # A step may do more than a call that does not train.
+    # A training call may do more than a plain call.
     _tried(plain, example, training=True)
     ghosts = ghost_layers.found_in(
         trainer.model,
@@ -473,7 +473,7 @@ def chosen_for(trainer, clip, example, piece=None, expected=None):
             got = _tried(found, example)
             _tried(found, example, training=True)
         except Exception:
-            # What a way does not know, another one does.
+            # If a way does not support the model, another one does.
             continue
         if all(_near(a, b) for a, b in zip(got, wanted)):
             return found
@@ -481,8 +481,8 @@ def chosen_for(trainer, clip, example, piece=None, expected=None):
 
 
 def seeds_of(network):
-    """The states of streams of random numbers: what is no weight, nor kept by
-    a metric of a layer."""
+    """The states of random streams: variables that are neither weights nor of a
+    layer's metric."""
     known = {id(v) for v in network.weights}
     for layer in network._flatten_layers():
         known |= {id(v) for v in layer.metrics_variables}
@@ -492,7 +492,7 @@ def seeds_of(network):
         if id(v) not in known and tuple(v.shape) == (2,) and "int" in v.dtype
     ]
     if keras.backend.backend() != "jax":
-        # What draws without a seed. JAX refuses that in a step.
+        # Finds the state of draws without a seed, which JAX refuses in a step.
         with _Assigned() as scope:
             keras.random.uniform(())
         found += scope.variables
@@ -500,7 +500,7 @@ def seeds_of(network):
 
 
 class _Assigned(keras.StatelessScope):
-    """Which variables are assigned in it; none changes."""
+    """Notes the variables that are assigned in it, and changes none."""
 
     def __init__(self):
         super().__init__()
@@ -512,10 +512,10 @@ class _Assigned(keras.StatelessScope):
 
 
 def draws_apart(network):
-    """Whether a network draws random numbers for every record by itself. What
-    the records of a piece share, such as where a `RandomCrop` cuts, would be
-    another one for a record that moves to the piece before, as a record that
-    leaves has them do."""
+    """Whether a network draws random numbers for every record separately. If
+    one record is removed, others move to the piece before. A number that a
+    piece shares, such as the place of a `RandomCrop`, would then change for
+    them."""
     apart = {
         id(layer.seed_generator.state)
         for layer in network._flatten_layers()
@@ -532,8 +532,8 @@ def draws_apart(network):
 
 
 def _read_once(made, ghosts, example):
-    """The ghost layers whose weights nothing reads but their own call: what
-    else reads them sees no numbers, and shows it."""
+    """The ghost layers whose weights only their own call uses. For the test
+    weights are NaN, so any other use shows in the result."""
 
     def is_read_elsewhere(some):
         found = made("one", some)
@@ -560,8 +560,8 @@ def _read_once(made, ghosts, example):
 
 
 def _tried(made, example, training=False):
-    """The sums over made-up records, as arrays; of a call that trains they
-    are random, and it is only seen to work."""
+    """The sums over made-up records, as arrays. In training they are random, so
+    the call is only checked to work."""
     made.training, piece = training, made.piece
     n = len(keras.tree.flatten(example)[0])
     if made.way != "one":
@@ -579,8 +579,8 @@ def _tried(made, example, training=False):
 
 
 def _shaped(function):
-    """Calls a function for what it does on the way; on JAX, that is slow to
-    call operations one by one, with shapes alone."""
+    """Calls a function for its side effects. On JAX, where single operations
+    are slow, with shapes only."""
     if keras.backend.backend() == "jax":
         import jax
 
@@ -590,7 +590,7 @@ def _shaped(function):
 
 
 def _compiled(function, *arguments):
-    """`function(*arguments)`; on JAX compiled, and nothing of that kept."""
+    """`function(*arguments)`; on JAX compiled, without keeping the program."""
     if keras.backend.backend() != "jax":
         return function(*arguments)
     import jax
@@ -602,7 +602,7 @@ def _compiled(function, *arguments):
 
 
 def _run(made, arguments, traced):
-    """`made.sums(*arguments)`, or nothing but a trace of it."""
+    """`made.sums(*arguments)`, or only a trace of it."""
     backend = keras.backend.backend()
     if backend == "jax":
         import jax
@@ -627,8 +627,8 @@ def _run(made, arguments, traced):
 
 
 def _check_streams(graph, network):
-    """Refuses a stream of TensorFlow's that runs from record to record: with
-    a seed that is known, one record fewer would change the others' masks."""
+    """Refuses a TensorFlow stream that continues from record to record: with a
+    known seed, removing a record would change the others' masks."""
     nodes = [
         *graph.node,
         *(n for f in graph.library.function for n in f.node_def),
@@ -646,8 +646,8 @@ def _check_streams(graph, network):
 
 @contextlib.contextmanager
 def _quiet():
-    """TensorFlow's log tells of every operation that its map does not know,
-    and another way is taken then."""
+    """Silences TensorFlow's log of operations that its map does not support:
+    another way is used then."""
     import tensorflow as tf
 
     log = tf.get_logger()

@@ -1,10 +1,10 @@
 """An `LSTM`, `GRU` or `SimpleRNN`, as a map of every record.
 
-At time t it adds `x_t K` and `h_{t-1} R`, of what it reads and of what it gave
-before. With d_t what comes back to the first sum, and e_t to the second (the
-same, but for one gate of a `GRU`), a record's coefficients are `sum_t x_t
-d_t^T` and `sum_t h_{t-1} e_t^T`: those of two `Dense` layers that read every
-time by itself.
+At time t it adds `x_t K`, from the input, and `h_{t-1} R`, from the output
+before. Let d_t be the derivative at the first term and e_t that at the second
+(equal, except for one gate of a `GRU`). A record's coefficients are `sum_t x_t
+d_t^T` and `sum_t h_{t-1} e_t^T`, as of two `Dense` layers that are applied to
+every time separately.
 """
 
 import keras
@@ -24,12 +24,12 @@ CELLS = (
 
 
 def draws_nothing(cell):
-    """Whether it is the cell of a recurrent layer, and drops nothing."""
+    """Whether it is the cell of a recurrent layer without dropout."""
     return type(cell) in CELLS and not (cell.dropout or cell.recurrent_dropout)
 
 
 def is_known(layer):
-    """Whether a recurrent layer starts at zero and drops nothing."""
+    """Whether a recurrent layer starts at zero and has no dropout."""
     return (
         draws_nothing(layer.cell)
         and not (layer.stateful or layer.zero_output_for_mask)
@@ -50,7 +50,7 @@ class RecurrentMap(CoefficientMap):
     def __init__(self, layer, input_shape):
         self.layer = cell = layer.cell
         self._is_backward, (times, size) = layer.go_backwards, input_shape
-        # The two sums are apart.
+        # The two terms are separate.
         self._apart = type(layer) is keras.layers.GRU
         self._size, self._wide = size, cell.kernel.shape[-1]
         self._parts = [
@@ -68,13 +68,14 @@ class RecurrentMap(CoefficientMap):
     # The layer -------------------------------------------------------------
 
     def run(self, inputs, weights, probed, mask=None):
-        """What the map reads, and what the layer gives at every time.
+        """Inputs of the map, and outputs of the layer at every time.
 
         Args:
             inputs: `(n, times, features)`.
-            weights: those of the cell.
-            probed: function of all sums, as they are before any time.
-            mask: `None`, or `(n, times)` bools: others leave the states.
+            weights: of the cell.
+            probed: function of all sums before the first time.
+            mask: `None`, or `(n, times)` bools; states do not change where it
+                is false.
         """
         kernel, recurrent, *bias = weights
         if self._is_backward:
@@ -119,7 +120,7 @@ class RecurrentMap(CoefficientMap):
         z, reset = gate(z + more[0]), gate(reset + more[1])
         return [z * before + (1 - z) * act(new + reset * more[2])]
 
-    # What a record says ----------------------------------------------------
+    # Coefficients of a record ----------------------------------------------
 
     def measured(self, inputs, delta):
         size, wide = self._size, self._wide
@@ -143,7 +144,7 @@ class RecurrentMap(CoefficientMap):
 
 
 def _each(step, states, given):
-    """What a step gives at every time: `(n, times, units)`."""
+    """Outputs of a step at every time: `(n, times, units)`."""
     backend = keras.backend.backend()
     if backend == "torch":
         found = []
@@ -155,7 +156,7 @@ def _each(step, states, given):
     if backend == "tensorflow":
         import tensorflow as tf
 
-        # Keras' loop knows no bound, which XLA needs.
+        # Keras' loop has no bound, which XLA needs.
         step = tf.autograph.experimental.do_not_convert(step)
         found = tf.scan(step, given, states)
     else:

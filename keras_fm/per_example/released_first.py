@@ -1,4 +1,4 @@
-"""What noisy steps release before them, for a part of their fit's budget."""
+"""Releases before the noisy steps, for a part of the fit's budget."""
 
 from keras_fm.heads.class_weights import SHARE
 from keras_fm.kernel import release
@@ -9,10 +9,10 @@ class ReleasedFirst:
     """One release before the steps of a fit.
 
     Args:
-        query: what is read of the records.
+        query: the query of the release.
         name: str, of the ledger's entry.
         ledger: the `Ledger` that is charged.
-        spends: share of its budget that the fit has.
+        spends: the fit's share of the ledger's budget.
     """
 
     def __init__(self, query, name, ledger, spends):
@@ -26,13 +26,14 @@ class ReleasedFirst:
         )
 
     def entry(self, noise):
-        """What it is charged as."""
+        """The ledger's entry for it."""
         return release.planned_entry(
             self._query, self.mechanism, noise=noise, **self._terms
         )
 
     def released(self, batches, noise):
-        """Charges; the `Release` of batches of the records."""
+        """Charges the ledger and returns the `Release` of batches of
+        records."""
         return release.release(
             self._query,
             batches,
@@ -42,7 +43,7 @@ class ReleasedFirst:
         )
 
     def learn(self, given, noise):
-        """Releases, and uses what was released.
+        """Makes the release and uses it.
 
         Args:
             given: the `GivenRecords` of a fit.

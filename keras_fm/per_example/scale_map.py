@@ -1,11 +1,10 @@
 """The trained vectors of a normalisation or a `PReLU`, as a map of every
 record.
 
-With u what is normalised, already without a scale, a normalisation gives
-`gamma * u + beta`, entry by entry along its axes; a `PReLU` gives
-`max(x, 0) + alpha * u` with `u = min(x, 0)`. A record's coefficients are the
-sums of `delta * u` and of `delta` over its positions: vectors of as many
-entries as are trained, which are formed.
+For normalised inputs u, a normalisation outputs `gamma * u + beta`, entry by
+entry along its axes. A `PReLU` outputs `max(x, 0) + alpha * u` with `u = min(x,
+0)`. A record's coefficients are the sums of `delta * u` and of `delta` over its
+positions. They are vectors of the size of the weights, and are formed.
 """
 
 import functools
@@ -24,7 +23,7 @@ from keras_fm.per_example.affine_maps import (
 
 
 class ScaleMap(CoefficientMap):
-    """`gamma * inputs + beta` of a normalisation, or one of the two.
+    """`gamma * inputs + beta` of a normalisation, or only one of the terms.
 
     Args:
         layer: the layer, built.
@@ -57,7 +56,7 @@ class ScaleMap(CoefficientMap):
         self._has_scale = any(scales)
 
     def factor(self, inputs):
-        """What the scale is multiplied by."""
+        """The factor of the scale."""
         return inputs
 
     def forward(self, inputs, weights):
@@ -119,8 +118,8 @@ class RectifierMap(ScaleMap):
 
 
 def unscaled(layer, shape):
-    """A normalisation as it is before it learns anything, without an effect
-    of its scale and offset: in float32, in float64 if the layer itself is.
+    """A normalisation without the effect of its scale and offset: in float32,
+    or in float64 if the layer is.
 
     Args:
         layer: the layer.
@@ -135,7 +134,7 @@ def unscaled(layer, shape):
     }
     neutral = {"scale": False, "center": False}
     if config.get("rms_scaling"):
-        # Has a scale whatever is said.
+        # Always has a scale.
         neutral = {"gamma_initializer": "ones"}
     config.update({k: v for k, v in neutral.items() if k in config})
     made = type(layer).from_config(config)
@@ -144,7 +143,7 @@ def unscaled(layer, shape):
 
 
 def _of_groups(layer, inputs):
-    """In one operation, where Keras takes many."""
+    """Group normalisation in one operation; Keras uses many."""
     import torch
 
     return torch.nn.functional.group_norm(

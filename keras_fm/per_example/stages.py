@@ -1,4 +1,4 @@
-"""A network as a stack of affine maps, and what a batch has to say to each."""
+"""A network as a stack of affine maps, and the data of a batch for each."""
 
 import dataclasses
 
@@ -24,23 +24,23 @@ class Stage:
 
     @property
     def weights(self):
-        """The variables that the map is of, in the order of its sums: all of
-        the layer's, or a part of them."""
+        """The variables of the map, in the order of its sums: all variables of
+        the layer, or some."""
         return weights_of(self.layer, self.map.names)
 
     def read(self, z):
-        """What the stage below gives, as the map reads it."""
+        """The output of the stage below, as input of the map."""
         return ops.reshape(z, (-1, *self.map.input_shape))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Meeting:
-    """What a batch has to say to one layer, per record.
+    """Inputs and derivatives of a batch at one layer, per record.
 
     Attributes:
-        inputs: what the layer reads, `(n, ...)`.
+        inputs: inputs of the layer, `(n, ...)`.
         delta: derivative of the records' objectives by its affine outputs.
-        curvature: second derivatives, or `None` where not asked for.
+        curvature: second derivatives, or `None` if not needed.
     """
 
     inputs: object
@@ -68,7 +68,7 @@ class Stack:
         ]
 
     def affine(self, index, z, weights):
-        """Affine outputs of layer `index` on what the one below gives."""
+        """Affine outputs of layer `index` for the outputs of the one below."""
         stage = self.stages[index]
         return stage.map.forward(stage.read(z), weights[index])
 
@@ -83,7 +83,7 @@ class Stack:
 
 
 def constant(value):
-    """A tensor that nothing is differentiated through, at least float32."""
+    """A tensor without gradient, at least float32."""
     tensor = ops.stop_gradient(ops.convert_to_tensor(value))
     if keras.backend.standardize_dtype(tensor.dtype) == "float64":
         return tensor

@@ -1,14 +1,14 @@
-"""What is said when a step that reads records fails.
+"""The error if a step on private records fails.
 
-A backend's own words may show a record, an index that is out of range with
-its value, and every error that they cause or follow would print them too.
+A backend's message may show values of a record, such as an index that is out of
+range. Errors that follow from it would print it too.
 """
 
 import functools
 import re
 
-# Refusals of the batches: they hold no number of a record, and TensorFlow
-# wraps them into errors of its own.
+# Our refusals of batches hold no number of a record; TensorFlow wraps them into
+# its own errors.
 _OF_BATCHES = re.compile(
     r"A sample exceeded its capacity of \d+ records|"
     r"`augment` failed on a record|"
@@ -20,7 +20,7 @@ _OF_BATCHES = re.compile(
 
 
 def without_records(step, name):
-    """A compiled step whose failures say nothing of the records.
+    """A compiled step whose errors reveal nothing about the records.
 
     Args:
         step: function that Keras calls with batches.
@@ -38,7 +38,7 @@ def without_records(step, name):
                 raise
             told = _OF_BATCHES.search(str(e))
             failed = f"({told.group() if told else type(e).__name__})"
-        # Outside of `except`, which would keep the first error beside it.
+        # Outside of `except`, which would chain the first error.
         raise RuntimeError(
             f"A step of '{name}' failed on the records {failed}; the steps of "
             "this epoch stay charged. The backend's message is left out, "
@@ -51,6 +51,6 @@ def without_records(step, name):
 
 
 def _ends_an_epoch(error):
-    """Whether Keras catches it: there is no batch left."""
+    """Whether the error means that no batch is left; Keras catches it."""
     kinds = {kind.__name__ for kind in type(error).__mro__}
     return bool(kinds & {"StopIteration", "OutOfRangeError"})

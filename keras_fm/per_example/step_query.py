@@ -1,9 +1,9 @@
-"""What a noisy step releases, and what it costs.
+"""The release of a noisy step, and its sensitivity.
 
-The sum of the records' gradients, or of each layer its coefficients, clipped
-to the threshold of its partition (a layer and an order; of a gradient, all
-layers together). The sums themselves are formed where the model is trained.
-The proof is in docs/proofs/gradient.md.
+It is the sum of the records' gradients, or of each layer's coefficients. Each
+is clipped to the threshold of its partition (a layer and an order; for a
+gradient, all layers together). The training forms the sums. The proof is in
+docs/proofs/gradient.md.
 """
 
 import dataclasses
@@ -49,7 +49,7 @@ class LayerCoefficientsQuery:
 
     @property
     def reads(self):
-        """What one step takes, in words."""
+        """What one step uses of the records, in words."""
         clips = ", ".join(f"{t:g}" for t in self.thresholds)
         return (
             "Taylor coefficients of the layers' objectives at the current "
@@ -60,7 +60,7 @@ class LayerCoefficientsQuery:
         """L2 sensitivity of the partitions, each over its threshold:
         sqrt(P) for P partitions (add_remove), 2 sqrt(P) (replace_one).
 
-        docs/proofs/gradient.md, proposition 3; the paper's sqrt(M K). Of
+        docs/proofs/gradient.md, proposition 3 (the paper's sqrt(M K)); for
         owners, proposition 7.
 
         Args:

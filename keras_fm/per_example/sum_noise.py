@@ -1,6 +1,6 @@
-"""The noise of a step, made of the ledger's entry and of the keys of a batch.
+"""The noise of a step, from the ledger's entry and the keys of a batch.
 
-All noisy sums that are formed on a device come from here.
+Every noisy sum on a device comes from here.
 """
 
 import keras
@@ -9,9 +9,9 @@ from keras import ops
 
 from keras_fm.core import replicas
 
-# Words of keys, below 2^31: TensorFlow's streams take no unsigned ones.
+# Key words are below 2^31, since TensorFlow's streams take signed ones.
 WORD = 2**31 - 2
-# Numbers of a sum whose noise JAX draws by itself.
+# Size from which JAX draws the noise of a sum separately.
 _LARGE = 2**16
 DTYPE = "int64" if keras.backend.backend() == "torch" else "int32"
 
@@ -24,13 +24,13 @@ def noisy(mechanism, sums, keys, symmetric=None):
         mechanism: the mechanism of the entry, a `GaussianNoise`; its
             sensitivity is in the units of the sums together.
         sums: list of tensors of one dtype, over the records of this replica.
-        keys: `(rows, streams, 2)` words that nobody knows, drawn for this
-            step; nothing else is drawn from the first stream. Or a list of
-            pairs of a weight and such words: correlated noise.
-        symmetric: `None`, or of each tensor whether its last two axes are
-            those of a symmetric matrix: independent entries of variance 1 on
-            its diagonal and 1/2 above, so that their density depends on the
-            Frobenius norm alone.
+        keys: `(rows, streams, 2)` secret words, drawn for this step; the first
+            stream is used for nothing else. Or, for correlated noise, a list of
+            pairs of a weight and such words.
+        symmetric: `None`, or for each tensor whether its last two axes form a
+            symmetric matrix. Its noise has independent entries of variance 1 on
+            the diagonal and 1/2 above, so that the density depends on the
+            Frobenius norm only.
 
     Returns:
         list of tensors.
@@ -61,8 +61,8 @@ def keys_of_steps(keys, weights):
     """Keys of the records of a batch, and those of its noise, see `noisy`.
 
     Args:
-        keys: `(rows, streams, 2)` words of `OrderedSamples`: the last streams
-            are those of the noise of earlier steps, zeros where there is none.
+        keys: `(rows, streams, 2)` words of `OrderedSamples`; the last streams
+            are for the noise of earlier steps, zeros if there are none.
         weights: of the `CorrelatedNoise`, one for each of these steps.
     """
     own = keys.shape[1] - len(weights) + 1
@@ -75,8 +75,8 @@ def keys_of_steps(keys, weights):
 
 
 def _normal(sizes, keys, dtype):
-    """Vectors of standard normal numbers from the first keys of a batch, as
-    fine as what they hide: others would show beside it."""
+    """Vectors of standard normal numbers from the first keys of a batch. They
+    have the precision of the sums, since coarser noise would show itself."""
     backend = keras.backend.backend()
     if backend == "jax":
         import jax
@@ -89,22 +89,21 @@ def _normal(sizes, keys, dtype):
     if backend == "tensorflow":
         import tensorflow as tf
 
-        # The generator that it would choose by itself is slow in XLA on a
-        # processor.
+        # TensorFlow's default generator is slow in XLA on a processor.
         flat = tf.random.stateless_uniform(
             (2, half), keys[0, 0], dtype=dtype, alg="philox"
         )
     else:
         import torch
 
-        # PyTorch's generator reduces a seed to 32 bits, which can be searched
-        # through: NumPy's takes the words of several rows.
+        # PyTorch's generator reduces a seed to 32 bits, which an attacker can
+        # search. NumPy's takes the words of several rows.
         words = ops.convert_to_numpy(keys)[:4, 0].ravel().tolist()
         seed = np.random.SeedSequence(words)
         rng = np.random.Generator(np.random.Philox(seed))
         flat = torch.from_numpy(rng.random((2, half), dtype)).to(keys.device)
-    # By Box and Muller, as TensorFlow's own normal numbers, which take twice as
-    # long as this, and so do NumPy's.
+    # By Box and Muller, as TensorFlow does. TensorFlow's and NumPy's own normal
+    # numbers take twice as long.
     radius, angle = ops.sqrt(-2 * ops.log(1 - flat[0])), 2 * np.pi * flat[1]
     found = [radius * ops.cos(angle), radius * ops.sin(angle)]
     ends = np.cumsum([*sizes, 2 * half - sum(sizes)])[:-1]

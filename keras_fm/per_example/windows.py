@@ -1,4 +1,4 @@
-"""Windows that slide over images: where they are, and what they see."""
+"""Windows that slide over images: their positions and contents."""
 
 import keras
 
@@ -14,7 +14,7 @@ class Windows:
         padding: `"valid"` or `"same"`.
 
     Attributes:
-        outputs: how many windows there are along each side.
+        outputs: number of windows along each side.
     """
 
     def __init__(self, input_shape, size, strides, padding):
@@ -25,7 +25,7 @@ class Windows:
         ]
         self.outputs = tuple(outputs for outputs, _, _ in sides)
         self._pads = tuple((low, high) for _, low, high in sides)
-        # Of what comes back to the windows.
+        # For the derivatives at the windows.
         self._back = [
             (size - 1 - low, width + low - 1 - (count - 1) * stride)
             for width, size, stride, (count, low, _) in zip(
@@ -34,12 +34,12 @@ class Windows:
         ]
 
     def rows(self, inputs):
-        """What all windows hold in one of their rows after the other:
-        `(n, windows, columns x channels)`.
+        """Contents of all windows, for one window row after the other: `(n,
+        windows, columns x channels)`.
 
-        Of the rows of an image what stands at each column of a window is cut
-        out at once, for all windows that any of them is in: the rows of the
-        windows are then parts of that, which are not copied.
+        For every column of a window, the entries of all image rows are cut out
+        at once. The rows of the windows are then views of these, without
+        copies.
         """
         padded = ops.pad(inputs, [(0, 0), *self._pads, (0, 0)])
         down, (high, wide) = self.strides[0], self.outputs
@@ -53,9 +53,8 @@ class Windows:
             yield ops.reshape(part, (-1, high * wide, part.shape[-1]))
 
     def correlation(self, images, kernel):
-        """On JAX, a convolution. Of derivatives XLA knows, inside a loop, none
-        but those that look like a convolution: of others it takes ten times as
-        long."""
+        """A convolution on JAX. Inside a loop, XLA is fast only for derivatives
+        in the form of a convolution; others take ten times as long."""
         import jax
 
         def by(images, kernel, strides, pads, apart):
@@ -71,7 +70,7 @@ class Windows:
             images, kernel = given
             turned = ops.transpose(kernel[::-1, ::-1], (0, 1, 3, 2))
             found = by(delta, turned, (1, 1), self._back, self.strides)
-            # Not computed where nobody asks for it.
+            # Not computed if it is not used.
             _, of_kernel = jax.vjp(lambda v: forward(images, v), kernel)
             return found, *of_kernel(delta)
 
@@ -80,11 +79,11 @@ class Windows:
         return found(images, kernel)
 
     def _side_by_side(self, rows):
-        """What windows hold of some rows: `(n, rows, windows, columns x
+        """Contents of windows in some rows: `(n, rows, windows, columns x
         channels)`."""
         size, stride, wide = self.size[1], self.strides[1], self.outputs[1]
         if keras.backend.backend() == "torch":
-            # Parts of a row that overlap are copied at once.
+            # Overlapping parts of a row are copied at once.
             seen = rows.unfold(2, size, stride).transpose(3, 4)
             return ops.reshape(seen, (*seen.shape[:3], -1))
         if keras.backend.backend() == "tensorflow":

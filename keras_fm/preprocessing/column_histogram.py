@@ -30,10 +30,10 @@ class ColumnHistogramQuery(OwnedSumQuery):
     Args:
         num_columns: int d.
         num_bins: int B >= 2.
-        missing: whether values may be missing (NaN), which fall into no bin.
+        missing: whether values may be missing (NaN); they fall into no bin.
         grouped: whether the privacy unit is an owner of several records,
             whose sum is scaled back to the norm that one record may have.
-        reach: int >= 0, how many *other* units' records may depend on one
+        reach: int >= 0, the most *other* units whose records may depend on one
             unit's data.
 
     Raises:
@@ -54,7 +54,7 @@ class ColumnHistogramQuery(OwnedSumQuery):
 
     names = ("counts",)
     proof_of_one_record = "docs/proofs/column_moments.md"
-    # Bound on what one unit adds to an entry.
+    # Largest contribution of one unit to an entry.
     entry_bounds = (1.0,)
 
     def __post_init__(self):
@@ -73,7 +73,7 @@ class ColumnHistogramQuery(OwnedSumQuery):
 
     @property
     def reads(self):
-        """What a release of this query reads, in words."""
+        """What a release of this query uses of the records, in words."""
         return (
             f"histograms ({self.num_bins} bins within public bounds) of "
             f"{self.num_columns} columns, once" + self._unit_in_words()
@@ -82,20 +82,20 @@ class ColumnHistogramQuery(OwnedSumQuery):
     # Statistics ----------------------------------------------------------
 
     def accumulate(self, statistics, z, y=None, owners=None, clip=False):
-        """Statistics with a batch added.
+        """Adds a batch to the statistics.
 
         Args:
-            statistics: what `zero()` or an earlier call returned.
-            z: `(n, ..., d)`; values outside [-1, 1] count as its ends. Of
-                several places of a record, each adds its share of 1.
+            statistics: the result of `zero()` or of an earlier call.
+            z: `(n, ..., d)`; values outside [-1, 1] count as its ends. If a
+                record has several places, each adds its share of 1.
             y: ignored.
             owners: `(n,)` ids, needed if `grouped`: all records of an owner
                 in one batch, next to each other.
             clip: ignored, see `z`.
 
         Raises:
-            ValueError: on infinity, a wrong shape, or NaN where no value may
-                be missing.
+            ValueError: on infinity, a wrong shape, or NaN if no value may be
+                missing.
         """
         z, known = checked_columns(z, self.num_columns, self.missing)
         n, d = len(z), self.num_columns
@@ -103,7 +103,7 @@ class ColumnHistogramQuery(OwnedSumQuery):
         bins = np.floor((z + 1) / 2 * self.num_bins).astype(np.int64)
         bins = np.minimum(bins, self.num_bins - 1)
         bins += self.num_bins * np.arange(d)
-        # What is missing falls beyond the last bin.
+        # Missing values fall beyond the last bin.
         bins = np.where(known, bins, d * self.num_bins).reshape(n, places * d)
 
         def counted(part):
@@ -138,12 +138,12 @@ class ColumnHistogramRelease(Release):
     """A released `ColumnHistogramQuery`: counts plus noise."""
 
     def range_of(self, lower, upper):
-        """Edges between which the values of every column lie, but for a
-        share `lower` below and `1 - upper` above.
+        """Edges that leave a share `lower` of each column's values below and `1
+        - upper` above.
 
-        A tail ends where its noisy count exceeds that share by four
-        deviations of its noise, so that noise in empty bins ends none. A
-        column in which nothing stands out keeps [-1, 1].
+        A tail ends where its noisy count exceeds that share by four deviations
+        of its noise, so noise in empty bins does not end a tail. A column in
+        which no count stands out keeps [-1, 1].
 
         Args:
             lower, upper: floats, `0 <= lower < upper <= 1`.

@@ -1,7 +1,7 @@
-"""Counts, sums and sums of squares of columns: all that scaling ever needs.
+"""Counts, sums and sums of squares of columns, which scaling needs.
 
-With z_j in [-1, 1] the value of column j of a record, scaled by public bounds,
-and p_j whether it is there, a record adds
+Let z_j in [-1, 1] be the value of column j of a record, scaled by public
+bounds, and p_j be 1 if it is not missing. A record adds
 
     p_j,    p_j z_j,    p_j (z_j^2 - 1/2)
 
@@ -27,7 +27,7 @@ COUNT_WEIGHT, SQUARE_WEIGHT = math.sqrt(0.5), math.sqrt(2.0)
 # Several places of one record are summed in integers, in these steps.
 _STEPS = 2.0**20
 _MOST_PLACES = 2**22
-# No variance is resolved below this.
+# The least variance.
 _LEAST_VARIANCE = 1e-12
 
 
@@ -37,11 +37,11 @@ class ColumnMomentsQuery(OwnedSumQuery):
 
     Args:
         num_columns: int d.
-        missing: whether values may be missing (NaN). Each column then has a
-            count of its own.
+        missing: whether values may be missing (NaN). Each column then has its
+            own count.
         grouped: whether the privacy unit is an owner of several records,
             whose sum is scaled back to the norm that one record may have.
-        reach: int >= 0, how many *other* units' records may depend on one
+        reach: int >= 0, the most *other* units whose records may depend on one
             unit's data.
 
     Raises:
@@ -61,7 +61,7 @@ class ColumnMomentsQuery(OwnedSumQuery):
 
     names = ("counts", "sums", "squares")
     proof_of_one_record = "docs/proofs/column_moments.md"
-    # Bounds on what one unit adds to an entry.
+    # Largest contributions of one unit to an entry.
     entry_bounds = (1.0, 1.0, 0.5)
 
     def __post_init__(self):
@@ -80,7 +80,7 @@ class ColumnMomentsQuery(OwnedSumQuery):
 
     @property
     def reads(self):
-        """What a release of this query reads, in words."""
+        """What a release of this query uses of the records, in words."""
         counted = "present values" if self.missing else "records"
         return (
             f"number of {counted}, sums and sums of squares of "
@@ -91,12 +91,12 @@ class ColumnMomentsQuery(OwnedSumQuery):
     # Statistics ----------------------------------------------------------
 
     def accumulate(self, statistics, z, y=None, owners=None, clip=False):
-        """Statistics with a batch added.
+        """Adds a batch to the statistics.
 
         Args:
-            statistics: what `zero()` or an earlier call returned.
-            z: `(n, ..., d)`; values outside [-1, 1] count as its ends. Of
-                several places of a record, the mean is what it adds.
+            statistics: the result of `zero()` or of an earlier call.
+            z: `(n, ..., d)`; values outside [-1, 1] count as its ends. If a
+                record has several places, it adds their mean.
             y: ignored.
             owners: `(n,)` ids, needed if `grouped`: all records of an owner
                 in one batch, next to each other.
@@ -117,7 +117,7 @@ class ColumnMomentsQuery(OwnedSumQuery):
         return tuple(s + b for s, b in zip(statistics, batch))
 
     def _rows(self, z):
-        """What every record adds: counts, values and squares, float64."""
+        """Contributions of records: counts, values and squares, float64."""
         z, known = checked_columns(z, self.num_columns, self.missing)
         if z.ndim > 2:
             counts, values, squares = _means(z, known)
@@ -166,7 +166,8 @@ class ColumnMomentsQuery(OwnedSumQuery):
     _weights = (COUNT_WEIGHT, 1.0, SQUARE_WEIGHT)
 
     def pack(self, statistics, norm):
-        """The vector that is perturbed: counts, sums and squares, weighted."""
+        """The weighted vector of counts, sums and squares that gets the
+        noise."""
         return super().pack(
             [w * np.asarray(s) for w, s in zip(self._weights, statistics)],
             norm,
@@ -179,8 +180,7 @@ class ColumnMomentsQuery(OwnedSumQuery):
 
 
 def checked_columns(z, num_columns, missing):
-    """Values of columns in [-1, 1], 0 where they are missing, and where they
-    are not.
+    """Values of columns in [-1, 1], 0 if missing, and a mask of the others.
 
     Raises:
         ValueError: on infinity, a wrong shape, or NaN where no value may be
@@ -203,8 +203,8 @@ def checked_columns(z, num_columns, missing):
 
 
 def _means(z, known):
-    """Means over the places of a record, in integers: no rounding of a sum
-    grows with their number."""
+    """Means over the places of a record, in integers, so that rounding does not
+    grow with their number."""
     places = math.prod(z.shape[1:-1])
     if places > _MOST_PLACES:
         raise ValueError(
@@ -226,8 +226,8 @@ class ColumnMomentsRelease(Release):
     def means_and_scales(self):
         """Mean and standard deviation of every column, in units of [-1, 1].
 
-        A variance below what the noise lets see counts as that: a rule from
-        the release and public numbers.
+        A variance below the resolution of the noise is raised to it, by a rule
+        on the release and public numbers.
 
         Returns:
             tuple of arrays `(d,)`; means in [-1, 1], scales in (0, 1].

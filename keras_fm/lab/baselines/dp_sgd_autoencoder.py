@@ -11,7 +11,7 @@ class DPSGDAutoencoder(DPSGDClassifier):
 
     The loss of a record is its mean squared reconstruction error. Everything
     else is as in `DPSGDClassifier`: layers, batches, clipping, accounting and
-    guarantee. The last layer must be linear.
+    guarantee. The last layer should be linear.
 
     Args:
         model: a Keras 3 `Sequential` or a list of Keras 3 layers that ends
