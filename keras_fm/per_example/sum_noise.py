@@ -113,8 +113,9 @@ def _normal(sizes, keys, dtype):
 def _normal_of_jax(sizes, key, dtype):
     import jax
 
-    # Large ones each by itself: one vector would be cut apart, which takes
-    # longer. Every draw takes as long to compile as a layer.
+    # Large tensors are drawn separately, since splitting one vector takes
+    # longer. Small ones share a draw, since every draw takes as long to compile
+    # as a layer.
     large = [n for n in sizes if n >= _LARGE]
     small = [n for n in sizes if n < _LARGE]
     own = iter(jax.random.split(key, len(large) + 1))

@@ -138,8 +138,8 @@ class ColumnHistogramRelease(Release):
     """A released `ColumnHistogramQuery`: counts plus noise."""
 
     def range_of(self, lower, upper):
-        """Edges that leave a share `lower` of each column's values below and `1
-        - upper` above.
+        """Edges that leave shares of `lower` of each column's values below, and
+        of `1 - upper` above.
 
         A tail ends where its noisy count exceeds that share by four deviations
         of its noise, so noise in empty bins does not end a tail. A column in
