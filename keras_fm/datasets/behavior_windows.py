@@ -17,7 +17,7 @@ class Windows:
         users, steps: int64 `(n,)`, the user u and the step t of each row.
         names: tuple of F names, such as `"steps[t-1]"`.
         columns: dict, "present", "history", "social", "events" to the slice
-            of their columns (empty where there are none).
+            of their columns (empty if there are none).
         low, high: float32 `(F,)`, public bounds.
         reach: int, the most other users whose rows one user's attributes can
             enter.

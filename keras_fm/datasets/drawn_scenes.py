@@ -24,13 +24,13 @@ _CHUNK = 128
 def load(num=12000, image_size=32, channels=3, seed=0):
     """Draws random scenes of shapes that hide one another.
 
-    A scene is a background and 6 to 48 ellipses and polygons whose sizes
-    follow a power law, the larger ones mostly behind (the dead leaves
-    model, whose edges and spectra are those of natural images). Every
-    surface has a brightness, a tint near that of the scene, linear shading
-    and rough or striped texture; the scene has an illuminant, uneven light,
-    haze and blur. Brightness varies most, blue against yellow less, green
-    against magenta least, as in photographs.
+    A scene is a background and 6 to 48 ellipses and polygons. Their sizes
+    follow a power law, and larger ones are mostly behind. (This is the dead
+    leaves model, with the edges and spectra of natural images.) Every surface
+    has a brightness, a tint near that of the scene, linear shading and rough or
+    striped texture; the scene has an illuminant, uneven light, haze and blur.
+    Brightness varies most, blue against yellow less, green against magenta
+    least, as in photographs.
 
     Source: Lee, Mumford and Huang, Occlusion Models for Natural Images,
     2001; Baradad et al., Learning to See by Looking at Noise, 2021.
@@ -70,7 +70,7 @@ def load(num=12000, image_size=32, channels=3, seed=0):
 
 
 def _scenes(rng, n):
-    """What is drawn: arrays whose first axis is the scene.
+    """Random parameters of scenes: arrays whose first axis is the scene.
 
     Lengths are shares of the image's side, shapes the second axis; the
     first of them is the background.

@@ -44,7 +44,7 @@ class HealthNetwork:
             clips values outside.
         activity: name of the attribute that measures behaviour.
         active_threshold: float, public; a user with more activity is active.
-        resolution: what a step is: `"daily"`, `"weekly"` or another name.
+        resolution: name of a step: `"daily"`, `"weekly"` or another.
         friendships: int64 `(E, 2)`, undirected, each once.
         synthetic: bool, whether a simulator made the network.
         influence: float32 `(steps, 2E)` or `(2E,)` if it does not change:

@@ -251,7 +251,7 @@ def _graph(rng, users, friendships, p):
     distance2 = ((traits[a] - traits[b]) ** 2).sum(axis=1)
     weight = sociability[a] + sociability[b] - distance2 / (2 * p.homophily**2)
     keys = _gumbel(rng, weight)
-    # Everybody's best friendship first, so that nobody is alone.
+    # The best friendship of every user first, so that each has a friend.
     table = np.full((users, users), -np.inf)
     table[a, b] = table[b, a] = keys
     best = table.argmax(axis=1)

@@ -19,7 +19,7 @@ class SimulatorParameters:
             makes its members visible to one another.
         challenge_memory: its correlation from one day to the next.
         visibility, visibility_memory: the same for one user's presence.
-        influence_level: log odds of psi where all of the above are zero.
+        influence_level: log odds of psi if all of the above are zero.
         first_day: day of the year of step 0, which is a Monday.
         holidays: days of the year.
         campaign_days: mean length of a campaign.
@@ -32,8 +32,8 @@ class SimulatorParameters:
         motivation_start: standard deviation around it on step 0.
         motivation_return: daily share of the way back to it.
         motivation_noise: daily standard deviation.
-        motivation_contagion: what motivation gains by social pressure.
-        motivation_message: what it gains by a message received.
+        motivation_contagion: gain of motivation by social pressure.
+        motivation_message: gain of motivation by a received message.
         weekend, holiday, campaign, warm_season, fair_weather: effects of
             the events on activity.
         weekend_spread: standard deviation of the weekend's effect between

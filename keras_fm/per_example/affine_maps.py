@@ -154,7 +154,7 @@ class DenseMap(CoefficientMap):
 
     Args:
         layer: the layer.
-        input_shape: shape of what it reads, without the batch.
+        input_shape: shape of its input, without the batch.
     """
 
     names = ("kernel", "bias")
@@ -225,7 +225,7 @@ class ConvolutionMap(CoefficientMap):
 
     Args:
         layer: the layer: `Conv2D`, `Conv1D`, or `Dense` of several positions.
-        input_shape: shape of what it reads, without the batch.
+        input_shape: shape of its input, without the batch.
         part: `None`, or a `Part` of another layer.
 
     Raises:

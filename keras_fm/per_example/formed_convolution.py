@@ -40,7 +40,7 @@ class FormedConvolution(CoefficientMap):
 
     Args:
         layer: one of the kinds above.
-        input_shape: shape of what it reads, without the batch.
+        input_shape: shape of the layer's input, without the batch.
     """
 
     def __init__(self, layer, input_shape):

@@ -12,9 +12,10 @@ def check(model):
 
     This uses no data and no budget. A layer is *fast* if its gradient norms are
     computed without forming the gradients. It is *record by record* if the
-    gradient of each record is formed. (On TensorFlow one recurrent layer, or a
-    layer beside it, that is not fast makes all layers so.) It *must change* if
-    it mixes the records of a batch, or changes weights in a call.
+    gradient of each record is formed. (On TensorFlow, if the model has a
+    recurrent layer and any layer is not fast, this holds for all layers.) It
+    *must change* if it mixes the records of a batch, or changes weights in a
+    call.
 
     Args:
         model: a built Keras model, or the result of `make_private`.

@@ -56,11 +56,11 @@ def make_private(
 ):
     """Wraps `model` so that `fit` trains every layer with privacy.
 
-    Each step of `fit` is a step of DP-SGD. It draws a Poisson sample (every
-    record joins by a coin toss of its own) and computes the gradient of each
-    record from that record alone. It clips each gradient (limits its L2 norm)
-    and adds Gaussian noise to their sum. The layers and weights stay those of
-    `model`, so `model` is trained too.
+    Each step of `fit` is a step of DP-SGD. It draws a Poisson sample, which
+    each record joins independently, and computes each record's gradient from
+    that record alone. It clips the gradients (limits their L2 norms), sums them
+    and adds Gaussian noise. The layers and weights stay those of `model`, so
+    `model` is trained too.
 
     Args:
         model: a Keras model: sequential, functional or subclassed.
@@ -72,7 +72,7 @@ def make_private(
         rows_per_owner: `None`, or int, public: the most rows of one person
             (owner) in a step. Set it to protect people with several rows,
             together with `fit(..., owners=ids)`. If a person has more rows,
-            every step draws this many anew.
+            every step draws this many at random.
         classes: `None`, or a public list of the labels' names, in the order of
             the outputs: `["no", "yes"]`.
         start: `"untrained"`: you declare that the first weights are random.
@@ -292,8 +292,8 @@ class PrivateNetwork(keras.Model):
         `owners` protects people instead of rows: one id for each row, with
         `make_private(rows_per_owner=8)`. `batch_size` is then the expected
         number of people. If rows have several owners, ids are `(n, k)`, filled
-        up with -1 (text ids with ""). Then only rows are used of which every
-        owner has at most one; the ids alone decide which.
+        up with -1 (text ids with ""). Then `fit` chooses rows so that every
+        owner has at most one; the choice depends on the ids alone.
 
         `participation=keras_fm.Participation()` draws no samples. Every record
         is used once an epoch, in a fixed order (drawn once, unless
@@ -505,7 +505,7 @@ class PrivateNetwork(keras.Model):
         return [(v, value * scale) for v, value in zip(made.learned, noisy)]
 
     def released_first(self, ledger, spends):
-        """What a fit releases before the first step: a list of
+        """The fit's releases before the first step: a list of
         `ReleasedFirst`."""
         return []
 
@@ -771,7 +771,7 @@ class PrivateFit:
         network.make_train_function(force=True)
         return self
 
-    # What the callback calls ----------------------------------------------
+    # For the callback -----------------------------------------------------
 
     def end_batches(self):
         left = self._charge.per_epoch - self.taken % self._charge.per_epoch

@@ -27,7 +27,7 @@ class ScaleMap(CoefficientMap):
 
     Args:
         layer: the layer, built.
-        input_shape: shape of what it reads, without the batch.
+        input_shape: shape of the layer's input, without the batch.
 
     Raises:
         ValueError: if its axes are not the last ones.
@@ -123,7 +123,7 @@ def unscaled(layer, shape):
 
     Args:
         layer: the layer.
-        shape: of what it reads, without the batch.
+        shape: of the layer's input, without the batch.
     """
     is_torch = keras.backend.backend() == "torch"
     if is_torch and type(layer) is keras.layers.GroupNormalization:

@@ -103,7 +103,7 @@ class ColumnMomentsQuery(OwnedSumQuery):
             clip: ignored, see `z`.
 
         Raises:
-            ValueError: on infinity, a wrong shape, or NaN where no value may
+            ValueError: on infinity, a wrong shape, or NaN if no value may
                 be missing.
         """
         rows = self._rows(z)
@@ -183,7 +183,7 @@ def checked_columns(z, num_columns, missing):
     """Values of columns in [-1, 1], 0 if missing, and a mask of the others.
 
     Raises:
-        ValueError: on infinity, a wrong shape, or NaN where no value may be
+        ValueError: on infinity, a wrong shape, or NaN if no value may be
             missing.
     """
     z = np.asarray(z, np.float64)

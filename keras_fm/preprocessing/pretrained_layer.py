@@ -85,7 +85,7 @@ class PretrainedLayer(ProvenMap):
         raise NotImplementedError
 
     def claimed_sensitivity(self, neighbours, settings=None):
-        """The paper's Delta; subclasses say which."""
+        """The paper's Delta, defined by subclasses."""
         raise NotImplementedError
 
     def claim_reads(self, settings):

@@ -18,8 +18,8 @@ class DiscriminantProjection(AdaptedProjection):
     """A linear map fitted to public groups, such as drawings of one shape.
 
     It keeps what differs between groups and damps what varies inside one.
-    `adapt` forms, of public features `f` with group means `m` and overall
-    mean `c`, the scatter matrices `Sw = sum (f - m)(f - m)^T` and `Sb = sum
+    Let `f` be public features, `m` their group means and `c` the overall mean.
+    `adapt` forms the scatter matrices `Sw = sum (f - m)(f - m)^T` and `Sb = sum
     (m - c)(m - c)^T`, both over records, and solves
 
         `Sb u = g (Sw + shrinkage * trace(Sw) / d * I) u`.

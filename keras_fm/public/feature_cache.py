@@ -28,7 +28,7 @@ from keras_fm.kernel import checks
 from keras_fm.public import features as features_lib
 from keras_fm.version import __version__
 
-# Version of what is hashed into the names of files.
+# Version of the hashes in file names.
 _FORMAT = 2
 # Records processed at a time.
 _ROWS = 4096

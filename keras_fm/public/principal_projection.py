@@ -20,9 +20,9 @@ _TINY = 1e-6
 class PrincipalProjection(AdaptedProjection):
     """Leading directions of public features, scaled by their variance.
 
-    Of public features `f` with means `m` and deviations `s`, `adapt` solves
-    `C u = v u` for the covariance `C` of `(f - m) / s`, and keeps the
-    `units` directions of largest variance `v`. The output is
+    Let `f` be public features with means `m` and deviations `s`. `adapt` solves
+    `C u = v u` for the covariance `C` of `(f - m) / s`, and keeps the `units`
+    directions of largest variance `v`. The output is
 
         `v_i**power u_i . ((f - m) / s)`.
 

@@ -289,10 +289,10 @@ class Scattering2D(keras.layers.Layer):
     be known and at least `2**scales`.
 
     Output shape: `(batch, ceil(height / 2**J), ceil(width / 2**J),
-    channels * (1 + J L + L**2 J (J - 1) / 2))`, channels of one image
-    channel together and within them order 0, then order 1 by scale and
-    angle, then order 2 by (j, t), k, s. With `"channels_first"` the channel
-    axis comes second in both.
+    channels * (1 + J L + L**2 J (J - 1) / 2))`. The channels of one image
+    channel are together: order 0, then order 1 by scale and angle, then order 2
+    by (j, t), k, s. With `"channels_first"` the channel axis comes second in
+    both.
 
     Raises:
         ValueError: if `scales` or `angles` is not a positive integer,
@@ -359,7 +359,7 @@ class Scattering2D(keras.layers.Layer):
             size = -(-height // 2**r), -(-width // 2**r)
             self._down[r] = averaging_matrix(size[0], window, step)
             self._across[r] = averaging_matrix(size[1], window, step).T
-            # Order 1 reads the image, order 2 order 1 at its resolution.
+            # Order 1 takes the image, order 2 takes order 1 at its resolution.
             for j in range(0 if r == 0 else r + 1, J):
                 small = WaveletBank.numbers(j, L, r, *size) <= _MOST_NUMBERS
                 if small:

@@ -111,7 +111,7 @@ def one_run_epsilon(correct, guesses, candidates, *, delta, confidence=0.95):
         confidence: float in [0.5, 1).
 
     Returns:
-        float, or an array of the arguments' common shape; 0 where nothing
+        float, or an array of the arguments' common shape; 0 if nothing
         is shown.
 
     Raises:
@@ -199,7 +199,7 @@ def coin_run_epsilon(correct, guesses, runs, *, delta, confidence=0.95):
         confidence: float in [0.5, 1).
 
     Returns:
-        float or array; 0 where nothing is shown.
+        float or array; 0 if nothing is shown.
 
     Raises:
         ValueError: if a value is outside its range.

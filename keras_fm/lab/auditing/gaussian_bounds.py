@@ -37,7 +37,7 @@ def one_run_gaussian_epsilon(
         delta: float in (0, 1).
 
     Returns:
-        float, or an array of the arguments' common shape; 0 where nothing
+        float, or an array of the arguments' common shape; 0 if nothing
         is shown.
 
     Raises:

@@ -42,11 +42,11 @@ def many_run_epsilon(
 ):
     """Lower bound on epsilon from runs on D and runs on its neighbour D'.
 
-    The test decides for D if a score is above the threshold. With t its true
-    positive rate (D) and f its false positive rate (D'), privacy is both t <=
-    exp(epsilon) f + delta and 1 - f <= exp(epsilon) (1 - t) + delta, so either
-    kind of error can give a bound. Two one-sided Clopper-Pearson bounds, t from
-    below and f from above, share the error and serve both.
+    The test decides for D if a score is above the threshold. Let t be its true
+    positive rate (D) and f its false positive rate (D'). Privacy means both t
+    <= exp(epsilon) f + delta and 1 - f <= exp(epsilon) (1 - t) + delta, so
+    either kind of error can give a bound. Two one-sided Clopper-Pearson bounds,
+    t from below and f from above, share the error and serve both.
 
     Args:
         scores: `(n,)` finite floats, one for each run on D, in an order

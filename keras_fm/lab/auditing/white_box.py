@@ -186,7 +186,7 @@ def releases_epsilon(releases, *, noise, delta, runs=None, confidence=0.99):
     Raises:
         ValueError: if a value is outside its range.
 
-    Example: two reads that cost 1 together show more than either.
+    Example: two releases that cost 1 together show more than one of them.
 
     >>> mechanism = mechanisms_lib.LaplaceMechanism(
     ...     sensitivity=2.0, epsilon=0.5

@@ -14,10 +14,10 @@ from keras_fm.kernel import checks
 class ConditionalRBM(keras.Model):
     """Conditional restricted Boltzmann machine with label units. Not private.
 
-    Binary visible units v (a record's present; values between 0 and 1 stand
-    for probabilities), a group of label units y (one-hot) and binary hidden
-    units h share an energy in which the conditions u (the record's past, and
-    the events around it) act through biases only:
+    The model has binary visible units v (a record's present; values between 0
+    and 1 stand for probabilities), a group of label units y (one-hot) and
+    binary hidden units h. In their energy the conditions u (the record's past,
+    and the events around it) act through biases only:
 
         a(u) = a + A^T u,   b(u) = b + B^T u,   c(u) = c + C^T u
         E(v, y, h | u) = -a(u).v - c(u).y - b(u).h - y^T U h - v^T W h

@@ -198,7 +198,7 @@ class _Step:
         sums = [
             tf.Variable(tf.zeros_like(v), trainable=False) for v in variables
         ]
-        # Not captured: TensorFlow keeps what a traced function captures.
+        # An attribute, not captured: TensorFlow keeps captured arrays.
         self._x = x if views else tf.constant(x)
         self._y, self._gather = tf.constant(y), tf.gather
 

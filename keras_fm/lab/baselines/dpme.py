@@ -104,8 +104,8 @@ class PublicGrid:
 
         1. Axes: all features if two cells on each axis, times two labels,
            make at most `max_cells`; otherwise as many axes as do.
-        2. Cells per axis: as many as Lei's bandwidth asks for, at least
-           two, but no more than fit into `max_cells`; times `refinement`.
+        2. Cells per axis: as many as follow from Lei's bandwidth, at least two,
+           but no more than fit into `max_cells`; times `refinement`.
         3. With fewer axes than features, the axes are random directions
            drawn from `projection_seed`, or the first features.
 

@@ -108,8 +108,8 @@ class FilterPriority(HistogramClassifier):
         ledger: the `keras_fm.Ledger` of the spent budget.
 
     Raises:
-        ValueError: on arguments outside their range, or (in `fit`, before
-            anything is read) a grid of more than a million cells.
+        ValueError: on arguments outside their range, or (in `fit`, before using
+            the records) a grid of more than a million cells.
 
     Example:
 

@@ -246,7 +246,7 @@ class FunctionalLinearRegression(_FunctionalRegression):
         coef_, intercept_: the fitted function, in the units of x and y,
             for x within its bounds.
         linear_, quadratic_: the released coefficients, noise added.
-        ledger: what was spent.
+        ledger: the `keras_fm.Ledger` of the spent budget.
 
     Raises:
         ValueError: on arguments outside their range.
@@ -333,7 +333,7 @@ class FunctionalLogisticRegression(_FunctionalRegression, PrivateClassifier):
         coef_, intercept_: the logit's function, in the units of x, for x
             within its bounds.
         linear_, quadratic_: the released coefficients, noise added.
-        ledger: what was spent.
+        ledger: the `keras_fm.Ledger` of the spent budget.
 
     Raises:
         ValueError: on arguments outside their range.

@@ -30,8 +30,8 @@ class Response:
         from dp_accounting.pld import privacy_loss_distribution as pld_lib
 
         # Between grid points the trade-off is replaced by a chord above it
-        # (dp_accounting's "connect the dots"), so a step is exact where its
-        # epsilon is on the grid, and quadratically close elsewhere.
+        # (dp_accounting's "connect the dots"), so a step is exact if its
+        # epsilon is on the grid, and quadratically close otherwise.
         last = math.ceil(self.epsilon / grid - 1e-9)
         x = np.arange(-last, last + 1) * grid
         epsilon = self.epsilon
