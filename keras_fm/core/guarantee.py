@@ -1,4 +1,4 @@
-"""What a fit promises: proven or published, and in which form."""
+"""Settings of a private fit: `Proven`, `Published` and the privacy `Unit`."""
 
 import dataclasses
 import functools
@@ -25,20 +25,20 @@ STARTS = ("minimiser", "current")
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Unit:
-    """Whose data are protected: a record, or an owner of several.
+    """Whose data are protected: one record, or one owner of several records.
 
     Args:
-        owners: `None` (a row), or `(n,)` ids of the records' owners, whole
-            numbers or text: the unit then is an owner with all its records,
-            whose sum is scaled back to what one record may add. The data
-            must be arrays. Or `(n, k)` ids of rows with up to k owners,
-            filled up with -1, or text with "": for `make_private`, see
-            `chosen`.
-        reach: how many *other* units' records one unit's data may enter
-            (friends' behaviour among the features), counted in units. The
-            sensitivity grows with it; who may enter whose records is public.
-        words: `None`, or what you say that this row or owner is. Nothing
-            proves it, and every statement puts *by declaration* before it.
+        owners: `None` (each row is a unit), or `(n,)` ids of the records'
+            owners, whole numbers or text. Then the unit is an owner with all
+            its records, whose sum is scaled back to what one record may add.
+            The data must be arrays. `make_private` also takes `(n, k)` ids
+            of rows with up to k owners, filled up with -1, or text with "";
+            see `chosen`.
+        reach: how many *other* units have records that may depend on one
+            unit's data (for example, features about friends). The
+            sensitivity grows with it. Who may enter whose records is public.
+        words: `None`, or your description of the row or owner. Nothing
+            proves it, so every statement puts *by declaration* before it.
 
     Raises:
         ValueError: if a value is outside its range.
@@ -72,20 +72,20 @@ class Unit:
 
     @property
     def name(self):
-        """What the unit is: what is proved for it, and the words."""
+        """The unit in words: what is proved for it, and the declaration."""
         if self.words is None:
             return self.proved
         return f"{self.proved}{DECLARED}{self.words}"
 
     @property
     def proved(self):
-        """What releases are proved for, whatever the words say."""
+        """The unit that releases are proved for, whatever the words say."""
         return (ONE_RECORD, ONE_OWNER, SEVERAL)[np.ndim(self.owners)]
 
     @functools.cached_property
     def chosen(self):
-        """`None`, or numbers of the rows that are used, at most one of each
-        owner, if rows have several owners."""
+        """`None`, or, if rows have several owners, the numbers of the rows
+        that are used: at most one row of each owner."""
         if np.ndim(self.owners) < 2:
             return None
         return several_owners.chosen_rows(self.owners)
@@ -93,29 +93,29 @@ class Unit:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Proven:
-    """Settings of a fit whose every access to records is proven.
+    """Settings of a fit in which every use of the records has a proof.
 
     Args:
         neighbours: `"add_remove"`, `"replace_one"` or `"replace_label"`
-            (labels alone are secret, features are public); `None` for the
-            first, or that of the ledger that is continued.
+            (only the labels are secret, features are public). `None`: the
+            relation of the ledger that is continued, else the first.
         unit: the privacy unit, a `Unit`.
-        shares: `None` (defaults, see `PrivateModel.plan`), or how the budget
-            is split over the releases in the order of the plan, greater than
-            0, summing to 1.
+        shares: `None` (defaults, see `PrivateModel.plan`), or the share of
+            the budget that each release (noisy sum over the records) gets,
+            in the order of the plan: greater than 0, summing to 1.
         releases: int >= 1, how many times a model may be released within the
-            budget; each time gets an equal share.
-        spends: float in (0, 1], the share of the ledger's budget that these
-            releases have together; the rest is left to questions
+            budget. Each time gets an equal share.
+        spends: float in (0, 1], the share of the ledger's budget for all
+            these releases together. The rest is left for private evaluation
             (`keras_fm.evaluation`), see `PrivacyBudget.split`.
-        n_public: whether the number of records is public. If `False`, `fit`
-            must be given `steps_per_epoch` and an x that holds as many
-            batches, since otherwise the number of steps tells n.
+        n_public: whether the number of records is public. If `False`, pass
+            `fit` a `steps_per_epoch` and an x of as many batches. Otherwise
+            the number of steps would reveal n.
         start: `"minimiser"` moves the output layer to the released optimum in
-            closed form before the first step; `"current"` leaves the weights
-            where they are, which must be those it was built with.
-        ridge_factor: float >= 0, ridge in units of the noise's spectral
-            edge. A rule fixed in advance.
+            closed form before the first step. `"current"` keeps the weights,
+            which must be those that the layer was built with.
+        ridge_factor: float >= 0, the ridge as a multiple of the noise's
+            spectral edge (the largest eigenvalue of noise). Fix it in advance.
 
     Raises:
         ValueError: if a value is outside its range.
@@ -154,7 +154,7 @@ class Proven:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PaperSettings:
-    """What the published form of one paper needs beside its layers."""
+    """Settings that one paper's published form needs beside its layers."""
 
     def get_config(self):
         return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
@@ -166,22 +166,24 @@ class PaperSettings:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Published:
-    """The papers' algorithms as printed: their epsilon is *claimed*.
+    """The papers' algorithms as printed. Their epsilon is *claimed*: the
+    papers assert it, and this library does not prove it.
 
     Args:
-        lot: what the noise is divided by: the batch size of `fit` (the lot
+        lot: the divisor of the noise: the batch size of `fit` (the lot
             size |L| of AdLM and pCDBN), or `"data"`, the number of records in
             `data`, which then is public (dPA, FunctionalNet).
-        neighbours: `"replace_one"` or `"add_remove"`; `None` for the first
-            (the papers'), or that of the ledger that is continued.
-        shares: `None` (defaults), or how the budget is split over the
-            perturbations in the order of the plan: AdLM's relevance (eps1),
-            first layer (eps2) and loss (eps3), (0.25, 0.25, 0.5); else equal.
+        neighbours: `"replace_one"` or `"add_remove"`. `None`: the relation of
+            the ledger that is continued, else the first (the papers').
+        shares: `None` (defaults), or the share of the budget that each
+            perturbation gets, in the order of the plan. Defaults: AdLM's
+            relevance (eps1), first layer (eps2) and loss (eps3) get
+            (0.25, 0.25, 0.5); all others get equal shares.
         orders: which coefficients of the loss are perturbed, as printed
             `("linear", "quadratic")`.
-        settings: `None`, those that the model was built with or else the
-            paper's own; or what one paper's published form needs, such as
-            `keras_fm.models.PublishedAdLM(relevance_of=twin)`.
+        settings: what one paper's published form needs, such as
+            `keras_fm.models.PublishedAdLM(relevance_of=twin)`. `None`: the
+            model's own settings, or else the paper's.
 
     Raises:
         ValueError: if a value is outside its range.
@@ -231,7 +233,7 @@ class Published:
             )
 
     def settings_of(self, model, kind):
-        """The settings of one paper, of that class, for a model.
+        """The settings of class `kind` for a model.
 
         Args:
             model: the whole model, which may have settings of its own.
@@ -245,7 +247,7 @@ class Published:
 
 
 def promise_of(guarantee):
-    """A `Proven` or `Published` of what `PrivateModel` takes.
+    """The `Proven` or `Published` of an argument of `PrivateModel`.
 
     Raises:
         ValueError: saying what to write.
@@ -260,7 +262,7 @@ def promise_of(guarantee):
             "`guarantee=keras_fm.Published(lot=...)` with the `batch_size` of "
             'fit. Received: guarantee="published"'
         )
-    # Not shown: it may be labels.
+    # The value is not shown: it may be labels.
     raise ValueError(
         '`guarantee` must be "proven", keras_fm.Proven(...) or '
         "keras_fm.Published(...). Received: guarantee of type "
@@ -272,7 +274,7 @@ def check_shares(shares):
     """Shares as a tuple of floats, or `None`.
 
     Raises:
-        ValueError: if they are no numbers greater than 0, or do not sum to 1.
+        ValueError: if one is not a number above 0, or they do not sum to 1.
     """
     if shares is None:
         return None

@@ -22,16 +22,16 @@ from keras_fm.kernel.query import QuadraticQuery
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SecondMomentQuery(QuadraticObjective, QuadraticQuery):
-    """A = sum u u^T alone.
+    """The sum A = sum u u^T, without targets.
 
     Args:
         num_features, feature_bound, quadratic_scale, grouped, reach: see
             `QuadraticQuery`.
 
-    Sensitivities are those of A: L2 C^2 (add_remove), sqrt(2) C^2
-    (replace_one); L1 C^2 (1 + m) / 2 and C^2 sqrt(m (m + 3) / 2).
-    docs/proofs/cross_entropy.md, propositions 1 and 2; why A is enough:
-    docs/proofs/reconstruction.md, proposition 2.
+    Sensitivities of A. L2: C^2 (add_remove), sqrt(2) C^2 (replace_one).
+    L1: C^2 (1 + m) / 2 (add_remove), C^2 sqrt(m (m + 3) / 2) (replace_one).
+    Proof: docs/proofs/cross_entropy.md, propositions 1 and 2. Why A is
+    enough: docs/proofs/reconstruction.md, proposition 2.
 
     Example:
 
@@ -50,7 +50,7 @@ class SecondMomentQuery(QuadraticObjective, QuadraticQuery):
 
     @property
     def reads(self):
-        """What a release of this objective reads, in words."""
+        """What a release of this objective uses, in words."""
         return self._reads(None)
 
     def targets(self, y, n, clip=False):
@@ -72,7 +72,7 @@ class SecondMomentRelease(SecondMoments):
     """A released `SecondMomentQuery` of records `[v; c]`.
 
     Everything here is post-processing: exact functions of the released A
-    and of public constants.
+    and of public constants, at no further privacy cost.
     """
 
     def moments(self, constant):
@@ -85,8 +85,8 @@ class SecondMomentRelease(SecondMoments):
         Returns:
             tuple `(mean, covariance, count)`: `(d,)`, `(d, d)` symmetric
             (may be indefinite), and n as the noisy A states it, at least 1.
-            Without a constant the mean is taken for zero and the count for
-            1: the covariance then is A, a sum over records.
+            Without a constant the mean is taken as zero and the count as 1,
+            so the covariance is A, a sum over records.
         """
         if constant is None:
             return np.zeros(len(self.quadratic)), self.quadratic, 1.0
@@ -96,19 +96,19 @@ class SecondMomentRelease(SecondMoments):
         return mean, covariance, count
 
     def principal(self, units, constant, ridge_factor=None):
-        """The directions a linear auto-encoder of `units` units keeps.
+        """The directions that a linear auto-encoder of `units` units keeps.
 
-        The `units` eigenvectors of the noisy covariance with the largest
-        eigenvalues minimise the released squared error (Eckart and Young),
-        noise or not: any orthonormal directions are safe to project on.
-        Variances are floored at the noise's spectral edge, below which an
-        eigenvalue says nothing.
+        They are the `units` eigenvectors of the noisy covariance with the
+        largest eigenvalues. They minimise the released squared error (Eckart
+        and Young). Noise does no harm here: any orthonormal directions are
+        safe to project on. Variances are raised to the noise's spectral edge
+        at least, because smaller eigenvalues may be noise alone.
 
         Args:
             units: int, at most d.
             constant: c, see `moments`.
-            ridge_factor: `None`, or in the place of the floor a ridge, in
-                units of the spectral edge, that is added to every variance.
+            ridge_factor: `None`, or a ridge that replaces this floor: a
+                multiple of the spectral edge, added to every variance.
 
         Returns:
             tuple `(mean, directions, variances)`: `(d,)`, orthonormal
@@ -125,7 +125,7 @@ class SecondMomentRelease(SecondMoments):
         )
         values, vectors = np.linalg.eigh(covariance)
         values, vectors = values[::-1][:units], vectors[:, ::-1][:, :units]
-        # A sign that does not depend on the linear algebra library.
+        # The sign must not depend on the linear algebra library.
         largest = np.abs(vectors).argmax(axis=0)
         signs = np.sign(vectors[largest, np.arange(len(values))])
         edge = self.noise_edge() / count
@@ -138,8 +138,8 @@ class SecondMomentRelease(SecondMoments):
     def gaussian_records(self, n, constant, seed=0):
         """Synthetic records with the released mean and covariance.
 
-        An ordinary data set: train any auto-encoder on it by `compile` and
-        `fit`, as often as you like, at no further cost.
+        This is an ordinary data set. Train any auto-encoder on it with
+        `compile` and `fit`, as often as you like, at no further privacy cost.
 
         Args:
             n: int, how many.

@@ -8,9 +8,9 @@ from keras_fm.core.private_part import PrivatePart
 def unprotected_twin(model):
     """A new model like this one that trains on records without protection.
 
-    For comparisons, and for the pre-training that published AdLM takes its
-    relevances from. Every private part of it has `unprotected=True`; weights
-    are new, and no statement covers what is trained.
+    Use it for comparisons, and for the pre-training from which published AdLM
+    takes its relevances. All its private parts have `unprotected=True`. Its
+    weights are new, and no statement covers what is trained.
 
     Args:
         model: a Keras model, compiled or not.

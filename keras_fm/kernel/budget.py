@@ -1,4 +1,4 @@
-"""What may be spent, and against whom: epsilon, delta, neighbours."""
+"""The limit on privacy loss: epsilon, delta and the neighbouring relation."""
 
 import dataclasses
 import enum
@@ -11,7 +11,7 @@ from keras_fm.kernel.compose import compose_epsilon
 from keras_fm.kernel.planning.calibration import calibrate, calibrate_choice
 
 _LARGEST_EPSILON = 1e6
-# What a budget is split among.
+# The parts that a budget is split into.
 PARTS = ("training", "choice", "evaluation")
 
 
@@ -24,12 +24,12 @@ class Neighbours(str, enum.Enum):
     * `replace_label`: one record has another label. Everything else of the
       records, their features and their number, is public.
 
-    Every pair under `replace_label` is one under `replace_one`: what is
-    proved for that holds here. The converse does not.
+    Every pair under `replace_label` is also a pair under `replace_one`. So a
+    guarantee under `replace_one` also holds under `replace_label`. The
+    reverse is not true.
 
-    A `replace_one` guarantee and an `add_remove` guarantee with the same
-    epsilon are different promises: numbers are comparable only within one
-    relation.
+    An epsilon under `replace_one` and the same epsilon under `add_remove` are
+    different promises. Compare numbers only within one relation.
     """
 
     ADD_REMOVE = "add_remove"
@@ -41,7 +41,7 @@ class Neighbours(str, enum.Enum):
         """Returns the relation named by `value`.
 
         Raises:
-            ValueError: if `value` names no relation.
+            ValueError: if `value` is not the name of a relation.
         """
         try:
             return cls(value)
@@ -53,8 +53,8 @@ class Neighbours(str, enum.Enum):
 
     @property
     def replaces(self):
-        """Whether a record has another value, so that what is proved for any
-        other value holds."""
+        """Whether a record gets another value. What is proved for any other
+        value then holds."""
         return self is not Neighbours.ADD_REMOVE
 
     def __str__(self):
@@ -63,15 +63,15 @@ class Neighbours(str, enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class PrivacyBudget:
-    """The most that all releases of a model may reveal: (epsilon, delta).
+    """The most that all releases together may reveal: (epsilon, delta).
 
     Args:
         epsilon: float in (0, 1e6]. The bound on the privacy loss (natural
             logarithm).
         delta: float in [0, 1). The probability with which the bound may
-            fail, far below one over the number of records; `0` asks for pure
-            differential privacy. It has no default: an epsilon never stands
-            alone.
+            fail; choose it far below one over the number of records. `0`
+            means pure differential privacy. There is no default, because an
+            epsilon means little without its delta.
 
     Raises:
         ValueError: if a value is outside its range, NaN or infinite, or
@@ -84,7 +84,7 @@ class PrivacyBudget:
     """
 
     epsilon: float
-    # No default: `None` stands for one that was left out, and is refused.
+    # No default: `None` stands for an omitted delta, which is refused.
     delta: float = None  # type: ignore[assignment]
 
     def __post_init__(self):
@@ -100,12 +100,12 @@ class PrivacyBudget:
         object.__setattr__(self, "delta", delta)
 
     def split(self, *, training=0.0, choice=0.0, evaluation=0.0):
-        """Shares for training, for a choice and for a last number, planned
-        before anything is read.
+        """Splits the budget between training, the choice of a model and a
+        final evaluation, before any record is used.
 
         Args:
             training, choice, evaluation: floats >= 0, weights of the parts;
-                0 for a part that there is not.
+                0 for a part that you do not need.
 
         Returns:
             A `BudgetSplit`; `print` it.
@@ -144,8 +144,8 @@ def _checked_epsilon(value):
 
 
 def check_delta_given(epsilon, delta, call):
-    """Refuses an epsilon without a delta; `call` is what to write, with `{}`
-    for each of them."""
+    """Refuses an epsilon without a delta. `call` is the code to write instead,
+    with `{}` for each of them."""
     epsilon = _checked_epsilon(epsilon)
     if delta is None:
         raise ValueError(
@@ -164,29 +164,29 @@ def as_float(name, value):
             return float(value)
         except (TypeError, ValueError, OverflowError):
             pass
-    # Of anything but a number or text the type alone: it may hold records.
+    # Show only the type of anything but a number or text: it may hold records.
     shown = type(value).__name__
     if value is None or isinstance(value, numbers.Number | str | bytes):
         shown = repr(value)
     raise ValueError(f"`{name}` must be a number. Received: {shown}")
 
 
-# One budget for training, for a choice and for a last number ------------------
+# One budget for training, a choice and an evaluation --------------------------
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BudgetSplit:
-    """Shares of a budget that sum to one, decided before anything is read.
+    """Shares of a budget that sum to one, decided before any record is used.
 
-    A share is a share of what composes: of epsilon for delta = 0, of the
-    inverse squared noise multiplier else. A choice has pure epsilon, the
-    largest that a Gaussian of its share pays for. However the parts are
-    ordered or depend on each other, the ledger composes them to the budget
-    at most; a choice leaves something over.
+    A share is a part of the quantity that composes: epsilon for delta = 0,
+    else the inverse squared noise multiplier. A choice gets a pure epsilon,
+    the largest that a Gaussian of its share pays for. In any order, and
+    however the parts depend on each other, they compose to at most the
+    budget. A choice leaves some of it unused.
 
     Attributes:
         budget: a `PrivacyBudget`.
-        training, choice, evaluation: floats, the shares; pass them on as
+        training, choice, evaluation: floats, the shares. Pass them as
             `Proven(spends=...)` and `share=...`.
     """
 
@@ -199,7 +199,7 @@ class BudgetSplit:
         checks.fields(self, **dict.fromkeys(PARTS, checks.nonnegative))
 
     def mechanisms(self):
-        """The mechanisms of the parts by name, of sensitivity 1."""
+        """The mechanisms of the parts by name, for sensitivity 1."""
         found = {}
         for name in PARTS:
             share = getattr(self, name)
@@ -235,8 +235,8 @@ class BudgetSplit:
 def shares(weights):
     """Normalises positive `weights` of a plan so that they sum to one.
 
-    A share is a share of what composes: of epsilon for pure mechanisms, of
-    the inverse squared noise multiplier for Gaussian ones.
+    A share is a part of the quantity that composes: epsilon for pure
+    mechanisms, the inverse squared noise multiplier for Gaussian ones.
 
     Raises:
         ValueError: if a weight is not finite and positive, or none is given.
@@ -267,7 +267,7 @@ class _One:
 
 
 def warn_of_delta(delta, n):
-    """The one warning of a delta that promises nothing.
+    """Warns about a delta of one over `n` or more, which promises nothing.
 
     Args:
         delta: float in [0, 1).

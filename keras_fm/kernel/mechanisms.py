@@ -1,9 +1,9 @@
 """Noise for a vector of statistics, and what mechanisms cost together.
 
-A mechanism sees a flat float64 vector and the sensitivity of that vector; it
-does not know what the numbers mean. The noise is exact, on the lattice of
-`keras_fm.kernel.lattice_noise`. Composition is dp_accounting's, by privacy
-loss distributions (`keras_fm.kernel.compose`).
+A mechanism adds noise to a flat float64 vector. The noise is proportional to
+the vector's sensitivity: how far one record can move it. The noise is exact,
+on the lattice of `keras_fm.kernel.lattice_noise`. dp_accounting composes
+mechanisms by their privacy loss distributions (`keras_fm.kernel.compose`).
 """
 
 from keras_fm.kernel.compose import (

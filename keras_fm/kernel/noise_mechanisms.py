@@ -1,9 +1,9 @@
 """Noise for a vector of statistics, and what that noise costs.
 
-A mechanism sees a flat float64 vector and the sensitivity of that vector; it
-does not know what the numbers mean. The noise is exact, on the lattice of
-`keras_fm.kernel.lattice_noise`. A mechanism says how it composes through its
-privacy loss distribution (`keras_fm.kernel.mechanisms`).
+A mechanism adds noise to a flat float64 vector of known sensitivity; it does
+not know what the numbers mean. The noise is exact, on the lattice of
+`keras_fm.kernel.lattice_noise`. A mechanism states its privacy loss
+distribution, by which it is composed (`keras_fm.kernel.mechanisms`).
 """
 
 import abc
@@ -17,18 +17,18 @@ import numpy as np
 from keras_fm.kernel import discrete_noise, lattice_noise, mechanism_limits
 
 # Rounding to the lattice moves a statistic by at most this share of the
-# sensitivity, and of the noise unless that is below the least share (the step
-# shrinks no further, and a sum that leaves 62 bits saturates).
+# sensitivity, and of the noise unless the noise is below the least share. Then
+# the step shrinks no further, and a sum that leaves 62 bits saturates.
 _PRECISION = 2.0**-14
 _LEAST_NOISE = 2.0**-20
 
 
 class NoiseSource:
-    """Where the randomness of releases comes from.
+    """The source of all randomness of releases.
 
-    Without a seed, random words of the operating system's cryptographic
+    Without a seed it draws from the operating system's cryptographic
     generator. With `reproducible_noise`, anybody who knows the seed can
-    replay the noise and subtract it: everything released from it is labelled
+    replay the noise and subtract it. Everything released from it is labelled
     "not private".
 
     Args:
@@ -49,7 +49,7 @@ class NoiseSource:
         return self._source.words(count)
 
     def generator(self):
-        """A statistical NumPy generator for all that no proof rests on:
+        """A statistical NumPy generator for draws that no proof rests on: the
         noise of published forms, and choices after a release."""
         return self._generator
 
@@ -64,16 +64,16 @@ class NoiseSource:
 class Mechanism(abc.ABC):
     """Additive noise calibrated to `sensitivity`.
 
-    Variances are those of the continuous law. What is drawn is larger: the
-    lattice adds 2^-13 of the standard deviation at most, and a bound on the
-    error of sums (`summation.error_bound`) twice that bound over the
-    sensitivity, about 2^-11.7 for sums of up to 2^30 records.
+    Variances are those of the continuous law. The noise that is drawn is
+    larger. The lattice adds at most 2^-13 of the standard deviation. A bound
+    on the error of sums (`summation.error_bound`) adds twice that bound over
+    the sensitivity, about 2^-11.7 for sums of up to 2^30 records.
 
     Attributes:
         sensitivity: float > 0, the largest distance (in `norm`) between the
             vectors of two neighbouring data sets.
-        overflow_probability: bound, on every data set, on the probability
-            that the mechanism is not the one described here.
+        overflow_probability: a bound, for every data set, on the probability
+            that the mechanism differs from the one described here.
     """
 
     sensitivity: float
@@ -112,9 +112,9 @@ class Mechanism(abc.ABC):
         Args:
             dimension: int >= 1, public: in how many coordinates the vectors
                 of two neighbours can differ.
-            error: float >= 0, how far the vector that is given may be, in
-                `norm`, from the one that `sensitivity` is about. The noise
-                covers it; the privacy stays what it is.
+            error: float >= 0, how far (in `norm`) the given vector may be
+                from the vector that `sensitivity` refers to. The noise covers
+                it, so the privacy does not change.
 
         Returns:
             A `lattice_noise.LatticeRelease`.
@@ -130,7 +130,7 @@ class Mechanism(abc.ABC):
 
     @abc.abstractmethod
     def _on_lattice(self, **arguments):
-        """`lattice_release` of a `sensitivity` and a `dimension`."""
+        """`lattice_release` for a `sensitivity` and a `dimension`."""
 
     @abc.abstractmethod
     def coordinate_variance(self, size):
@@ -138,7 +138,7 @@ class Mechanism(abc.ABC):
 
     @abc.abstractmethod
     def pure_epsilon(self):
-        """The epsilon it meets with delta = 0; infinite if none."""
+        """The epsilon that holds with delta = 0; infinite if none does."""
 
     @abc.abstractmethod
     def loss_distribution(self, discretization):
@@ -150,12 +150,12 @@ class Mechanism(abc.ABC):
 
 
 def _precision(noise):
-    """Of a lattice, for noise of this many sensitivities."""
+    """The precision of a lattice, for noise of this many sensitivities."""
     return _PRECISION * min(1.0, max(noise, _LEAST_NOISE))
 
 
 class GaussianNoise(Mechanism):
-    """What a sum with Gaussian noise draws, once or many times."""
+    """Gaussian noise on a sum that is drawn once or many times."""
 
     norm = "l2"
 
@@ -164,16 +164,16 @@ class GaussianNoise(Mechanism):
         return self.noise_multiplier * self.sensitivity
 
     def device_noise(self, standard_normal):
-        """The noise of one sum that is formed on a device, in floats: what
-        `perturb` adds on the host.
+        """The noise of one sum that is formed on a device, in floats. On the
+        host `perturb` adds it.
 
         Args:
             standard_normal: array or tensor of the vector's shape, fresh
                 draws of variance 1.
 
         Returns:
-            the same, with the deviation of this mechanism. It belongs on the
-            vector that `sensitivity` is about, in the units of that vector.
+            the same, with the deviation of this mechanism. Add it to the
+            vector that `sensitivity` refers to, in the units of that vector.
         """
         return self.stddev * standard_normal
 
@@ -197,10 +197,10 @@ class GaussianMechanism(GaussianNoise):
     `noise_multiplier * sensitivity`.
 
     It is accounted as continuous noise: up to a factor of 1 + 10^-21 it is a
-    function of that (docs/proofs/lattice_noise.md). The privacy loss of
-    continuous noise depends on the L2 distance only (the density is
-    rotationally symmetric), so the scalar pair N(0, m^2), N(1, m^2) with
-    m the noise multiplier dominates it exactly (Dwork and Roth 2014,
+    function of continuous noise (docs/proofs/lattice_noise.md). The privacy
+    loss of continuous noise depends on the L2 distance only, because the
+    density is rotationally symmetric. So the scalar pair N(0, m^2), N(1, m^2)
+    with m the noise multiplier dominates it exactly (Dwork and Roth 2014,
     appendix A; Balle and Wang 2018).
 
     Args:
@@ -223,8 +223,8 @@ class GaussianMechanism(GaussianNoise):
 class PureMechanism(Mechanism):
     """A mechanism with delta = 0 and noise of scale `sensitivity / epsilon`.
 
-    Composed with delta > 0 it is accounted as an arbitrary epsilon-DP
-    mechanism: randomised response dominates all of them.
+    With delta > 0 it is accounted as an arbitrary epsilon-DP mechanism.
+    Randomised response dominates all of these.
 
     Args:
         epsilon: float > 0.
@@ -253,8 +253,8 @@ class PureMechanism(Mechanism):
 class LaplaceMechanism(PureMechanism):
     """Independent discrete Laplace noise of scale `sensitivity / epsilon`.
 
-    The accounting holds for every way a record may spread its L1 norm over
-    the coordinates.
+    The accounting holds however a record spreads its L1 norm over the
+    coordinates.
 
     Args:
         sensitivity: L1 sensitivity of the vector.
@@ -278,9 +278,9 @@ class LaplaceMechanism(PureMechanism):
 class SampledGaussianMechanism(GaussianNoise):
     """Gaussian noise on `steps` sums over Poisson samples (DP-SGD).
 
-    `perturb` is for one of the sums. Under add_remove the privacy loss of a
-    Poisson-sampled Gaussian is that of dp_accounting (Abadi et al. 2016; Zhu,
-    Dong and Wang 2022).
+    `perturb` adds noise to one of the sums. dp_accounting gives the privacy
+    loss of a Poisson-sampled Gaussian under add_remove (Abadi et al. 2016;
+    Zhu, Dong and Wang 2022).
 
     Args:
         sensitivity: L2 norm bound on one record's contribution to a sum.
@@ -288,9 +288,9 @@ class SampledGaussianMechanism(GaussianNoise):
         sampling_rate: float in (0, 1], probability that a record is in a
             sample.
         steps: int >= 1, number of sums.
-        overflow_probability: float in [0, 1), a bound on the probability
-            that any of the samples exceeds the buffer it is read into, on
-            every data set. `compose_epsilon` pays for it.
+        overflow_probability: float in [0, 1), a bound, for every data set, on
+            the probability that any sample exceeds its buffer.
+            `compose_epsilon` pays for it.
     """
 
     noise_multiplier: float
@@ -316,8 +316,8 @@ class SampledGaussianMechanism(GaussianNoise):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BallsInBinsMechanism(SampledGaussianMechanism):
-    """Gaussian noise on sums of which every record is in one of an epoch, by
-    an equal chance (docs/proofs/balls_in_bins.md).
+    """Gaussian noise on the sums of epochs. In each epoch every record is in
+    one sum, chosen uniformly (docs/proofs/balls_in_bins.md).
 
     Args:
         sampling_rate: one over the steps of an epoch.

@@ -1,10 +1,10 @@
 """Sums over some of the records, which add up to the sums over all.
 
-What a release reads are sums over records. Here they are kept in integers, so
-that it makes no difference in which order, by how many processes and on which
-machines records were read: the same records give the same bits. For queries
-that are quadratic in their weights not even the batches matter; other sums
-depend on which records a batch holds, not on the order of the batches.
+A release is a noisy sum over records. Here sums are kept as integers. Neither
+the order of the records nor the number of processes or the machines makes a
+difference: the same records give the same bits. For queries that are
+quadratic in their weights not even the batches matter. Other sums depend on
+which records share a batch, but not on the order of the batches.
 
 Nothing here is private yet. `release.release_statistics` charges a ledger and
 adds the noise.
@@ -33,17 +33,17 @@ from keras_fm.kernel.ledger import stored_arrays, strict_json
 
 
 class PartialStatistics:
-    """Statistics of a query over the records it has been given.
+    """Sums of a query over the records that you add.
 
     Args:
-        query: a query of `keras_fm.queries` that is released in
-            one pass, or one at given weights (`GradientQuery.at`).
+        query: a query of `keras_fm.queries` (it defines the sum) that is
+            released in one round, or `GradientQuery.at(weights)`.
         clip: whether records outside their bounds are scaled back instead of
             refused.
 
     Raises:
-        ValueError: if the query is read in several passes (`rounds`),
-            and no weights are given.
+        ValueError: if the query takes several rounds (`rounds`), and no
+            weights are given.
 
     Example:
 
@@ -73,9 +73,9 @@ class PartialStatistics:
         self._options = {"clip": clip}
         if self._most:
             self._options["exact"] = True
-        # Rows that are in the running sum, and all records.
+        # Rows in the running sum, and the number of all records.
         self._rows = self._records = 0
-        # Ids of itself and of what was merged, from the first record on: a
+        # Ids of itself and of what was merged, set at the first record: a
         # process that is forked before has its own.
         self._parts = frozenset()
 
@@ -85,19 +85,19 @@ class PartialStatistics:
         Args:
             *batch: what the query accumulates, such as `features,
                 labels`.
-            owners: their owners' ids, if the query is `grouped`: all
-                records of an owner in one batch, and in no other one, of any
-                statistics that are merged with these.
+            owners: ids of the records' owners, if the query is `grouped`. All
+                records of an owner must be in one batch, and in no other
+                batch of any statistics that are merged with these.
 
         Raises:
             ValueError: if a record is invalid, or there are more records
-                than a release may read.
+                than a release may use.
         """
         records = self.query.num_records(*batch)
         summation.check_count(self._records + records)
         grouped = getattr(self.query, "grouped", False)
         if 0 < self._most < records and not grouped:
-            # Nothing of a batch is added if a later record is invalid.
+            # If a later record is invalid, nothing of a batch is added.
             whole = type(self)(self.query, self.clip)
             for part in summation.chunks(records, self._most):
                 whole.add(*(v if v is None else v[part] for v in batch))
@@ -117,8 +117,8 @@ class PartialStatistics:
         self._records += records
 
     def add_exact(self, records, *sums):
-        """Adds exact sums over so many records, formed and checked elsewhere;
-        of a symmetric matrix its upper triangle."""
+        """Adds exact sums over `records` records that were formed and checked
+        elsewhere. Of a symmetric matrix, pass the upper triangle."""
         summation.check_count(self._records + records)
         for one, terms in zip(self._sums, sums, strict=True):
             one.add(terms)
@@ -130,11 +130,11 @@ class PartialStatistics:
             self._parts = frozenset([secrets.token_hex(16)])
 
     def merge(self, other):
-        """Adds what another one has read.
+        """Adds the sums of another `PartialStatistics`.
 
         Raises:
-            ValueError: if its query is another, or some of its records
-                are here already, as they are if it was merged before.
+            ValueError: if its query is another, or if some of its records
+                are here already, such as after an earlier merge.
         """
         if other.query != self.query or other.clip != self.clip:
             raise ValueError(
@@ -158,8 +158,8 @@ class PartialStatistics:
         self._records += other._records
 
     def statistics(self):
-        """The arrays that `query.pack` takes, float64: as secret as the
-        records."""
+        """The arrays that `query.pack` takes, float64. They are as secret as
+        the records."""
         self._flush()
         return tuple(one.value() for one in self._sums)
 
@@ -168,14 +168,14 @@ class PartialStatistics:
             return
         for one, terms in zip(self._sums, self._running):
             one.add(terms)
-            # The same memory again: new pages cost as much as the sum.
+            # Memory is used again: new pages cost as much as the sum.
             terms.fill(0.0)
         self._rows = 0
 
     # For another process ------------------------------------------------
 
     def to_bytes(self):
-        """For a process that merges: as secret as the records."""
+        """Bytes for another process to merge: as secret as the records."""
         self._flush()
         public = {
             **self._facts(),
@@ -199,14 +199,14 @@ class PartialStatistics:
 
     @classmethod
     def from_bytes(cls, data, query, clip=False):
-        """What `to_bytes` told of; executes no code from it.
+        """Statistics from bytes of `to_bytes`; executes no code from them.
 
         Args:
             data: bytes.
             query, clip: those of the process that receives them.
 
         Raises:
-            ValueError: if it is something else, or about another query.
+            ValueError: if the bytes are invalid, or of another query.
         """
         made = cls(query, clip)
         expected = json.loads(json.dumps(made._facts()))

@@ -1,2 +1,2 @@
-"""What was spent, and on what: the record that a crash, a copy or a hostile
-file must not change, and the sentence that is made of it."""
+"""The ledger, which no crash, copy or hostile file may change, and the privacy
+statement that is made from it."""

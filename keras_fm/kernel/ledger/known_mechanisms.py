@@ -24,8 +24,8 @@ def from_config(config):
     """The mechanism that `Mechanism.config` describes.
 
     Raises:
-        ValueError: if it names none that can vouch for its noise, or has
-            other parameters than that one.
+        ValueError: if it names a mechanism that cannot vouch for its noise,
+            or has other parameters than the mechanism.
     """
     config = dict(config)
     name = config.pop("mechanism", None)

@@ -1,14 +1,14 @@
-"""The record of everything that was learned from the private records.
+"""The record of every use of the private records.
 
-Append-only. Every entry is either *proven* (a mechanism whose proof is in
-docs/proofs) or *claimed* (an epsilon a paper asserts; it composes to infinity
-on the proven side). Check, charge, then release, in that order: an entry that
-was charged and whose release then failed stays charged.
+Entries are only ever added. An entry is *proven* (a mechanism whose proof is
+in docs/proofs) or *claimed* (an epsilon that a paper asserts; on the proven
+side it composes to infinity). The order is: check, charge, then release. If a
+release fails after its charge, the charge stays.
 
-A ledger is a file (`Ledger.open`), or one object that has no copies. In a file
-the entry is on disk before `charge` returns, so no noise is drawn for a spend
-that a crash could forget. A text of a ledger (`from_json`, `load`) is for
-reading; only the ledger that it is of can be charged.
+A ledger is a file (`Ledger.open`), or one object without copies. In a file the
+entry is on disk before `charge` returns, so a crash cannot forget a charge
+whose noise was drawn. You can read the text of a ledger (`from_json`, `load`);
+only the ledger itself can be charged.
 """
 
 import contextlib
@@ -29,15 +29,15 @@ from keras_fm.kernel.ledger import statement as privacy_statement
 from keras_fm.kernel.ledger.ledger_text import ONE_RECORD
 
 _MOST_LISTED = 5
-# Ledgers of this process by id. One that was charged is never forgotten.
+# Ledgers of this process by id. A charged ledger is never forgotten.
 _known: weakref.WeakValueDictionary = weakref.WeakValueDictionary()
 _charged: dict = {}
 
 
 class BudgetExceededError(ValueError):
-    """Raised if a release would cost more than is left of the budget.
+    """Raised if a release would cost more than the budget has left.
 
-    Nothing is read or spent then.
+    Nothing is charged then, and no private record is used.
 
     Example:
 
@@ -51,17 +51,17 @@ class BudgetExceededError(ValueError):
 
 
 class Ledger:
-    """Counts what releases spend, and refuses what exceeds the budget.
+    """Records what releases spend, and refuses those that exceed the budget.
 
-    `copy.copy`, `copy.deepcopy` and scikit-learn's `clone` give back the same
-    object, so that all copies of a model share one budget. A ledger in memory
-    cannot be pickled, and is not charged in a forked process; one in a file is
-    pickled as its path.
+    `copy.copy`, `copy.deepcopy` and scikit-learn's `clone` return the same
+    object, so all copies of a model share one budget. A ledger in memory
+    cannot be pickled, and a forked process cannot charge it. A ledger in a
+    file is pickled as its path.
 
     Args:
         budget: a `PrivacyBudget`.
         neighbours: `"add_remove"`, `"replace_one"` or `"replace_label"`;
-            required, every number of this ledger refers to it.
+            required, because every number of this ledger refers to it.
         unit: the privacy unit in words: what is added, removed or replaced.
 
     Example:
@@ -82,7 +82,7 @@ class Ledger:
 
     def _begin(self, contents, file=None, is_text=False):
         self._contents, self._file, self._is_text = contents, file, is_text
-        # In memory: of this process, one change at a time.
+        # In memory: owned by this process, changed by one thread at a time.
         self._process, self._lock = os.getpid(), threading.RLock()
         # Names of entries that this object charged itself.
         self._own = set()
@@ -111,7 +111,7 @@ class Ledger:
 
     @property
     def id(self):
-        """Random and public: which ledger it is."""
+        """The random, public id of this ledger."""
         return self._contents.id
 
     @property
@@ -128,12 +128,12 @@ class Ledger:
 
     @property
     def entries(self):
-        """A copy: changing it cannot change what was spent."""
+        """A copy of the entries: changing it cannot change what was spent."""
         return tuple(copy.deepcopy(self._entries))
 
     @property
     def audits(self):
-        """Lines of audits that were noted, `(when, line)` each."""
+        """Lines of audits that were noted, each `(when, line)`."""
         return self._contents.audits
 
     @property
@@ -143,14 +143,14 @@ class Ledger:
     # Composition ---------------------------------------------------------
 
     def epsilon(self, planned=(), *, delta=None):
-        """Proven epsilon at `delta`; infinite if any access to the records
-        has no valid proof, or no epsilon is met at this delta.
+        """Proven epsilon at `delta`, composed from the entries alone.
 
-        It is composed from the entries alone, for any delta.
+        It is infinite if any access to the records has no valid proof, or if
+        no epsilon holds at this delta.
 
         Args:
-            planned: entries that are not charged yet, composed with those
-                that are.
+            planned: entries that are not charged yet; they are composed with
+                the charged ones.
             delta: number in [0, 1), or `None` for the budget's.
 
         Raises:
@@ -163,9 +163,9 @@ class Ledger:
         return self._compose([*self._entries, *planned], delta)
 
     def claimed_epsilon(self):
-        """The sum of all claims and of the proven epsilon of the rest.
+        """The sum of all claims and of the proven epsilon of other entries.
 
-        This is what the papers would report. It is not a guarantee.
+        The papers would report this number. It is not a guarantee.
         """
         claims = [e for e in self._entries if e.guarantee == "claimed"]
         proven = [e for e in self._entries if e.guarantee == "proven"]
@@ -173,7 +173,7 @@ class Ledger:
         return total + self._compose(proven)
 
     def remaining(self):
-        """Epsilon not yet spent, at least 0; 0 if nothing is proven."""
+        """Epsilon that is left, at least 0; 0 if any entry is not proven."""
         return max(0.0, self.budget.epsilon - self.epsilon())
 
     def _compose(self, entries, delta=None):
@@ -191,14 +191,14 @@ class Ledger:
     def check(self, entries):
         """Raises if `entries` would exceed the budget; changes nothing.
 
-        A reproducible run is checked as if its noise were secret, so that
-        a study meets the same refusals as the real run.
+        A reproducible run is checked as if its noise were secret. A study
+        then meets the same refusals as the real run.
 
         Raises:
-            BudgetExceededError: what is asked, spent and left.
-            ValueError: if an entry refers to another relation, the file of
-                the ledger lost what it held, or the ledger is in the memory
-                of another process.
+            BudgetExceededError: if they would; it names the epsilon that is
+                asked for, spent and left.
+            ValueError: if an entry refers to another relation, the ledger's
+                file lost entries, or the ledger is in another process.
         """
         entries = list(entries)
         with self._locked():
@@ -216,7 +216,7 @@ class Ledger:
             if e.guarantee == "claimed"
         )
         total = self._compose_mechanisms(proven) + claimed
-        # One part in 1e9 is the rounding of sums, not a tolerance.
+        # One part in 1e9 covers the rounding of sums; it is not a tolerance.
         if total > self.budget.epsilon * (1 + 1e-9):
             raise BudgetExceededError(
                 "This release would exceed the privacy budget: epsilon "
@@ -228,7 +228,7 @@ class Ledger:
             )
 
     def _spent(self):
-        """What was spent, for whom and when, as the end of a refusal."""
+        """The end of a refusal: what was spent, for what and when."""
         if not self._entries:
             return ""
         lines = [
@@ -255,10 +255,10 @@ class Ledger:
     def charge(self, entries):
         """Checks, stamps and appends `entries`.
 
-        A ledger in a file is read again first, with all other processes
-        locked out, and is on disk when this returns. If it raises an
-        `OSError`, the charge may or may not be in the file: no noise may be
-        drawn, and what is in the file counts as spent.
+        A ledger in a file is first loaded again, with all other processes
+        locked out. It is on disk when this returns. After an `OSError` the
+        charge may or may not be in the file: draw no noise then. What is in
+        the file counts as spent.
 
         Raises:
             BudgetExceededError, ValueError: see `check`.
@@ -275,10 +275,10 @@ class Ledger:
             self._own.update(e.name for e in stamped)
 
     def note_audit(self, line):
-        """Writes down what an audit measured, under the statement.
+        """Adds the result of an audit to the statement.
 
-        Nothing that is composed changes: an audit gives a lower bound on
-        what was revealed. It can refute a statement and never prove one. A
+        It changes nothing that is composed. An audit gives a lower bound on
+        what was revealed: it can refute a statement but never prove one. A
         ledger in a file is on disk when this returns, as after `charge`.
 
         Args:
@@ -304,15 +304,14 @@ class Ledger:
 
     @classmethod
     def open(cls, path, *, budget=None, neighbours=None, unit=None):
-        """A ledger that lives in a file: made if there is none, else
-        continued.
+        """Opens the ledger in a file, or makes it if there is no file.
 
-        Every `charge` takes the lock of the file, reads it again (another
-        process may have charged), checks the budget and has the new text on
-        disk (written, synchronised, renamed) before it returns. Two processes
-        never spend the same budget, and one that is killed at any point
-        leaves the old text or the new one: what was spent is never
-        forgotten, and never spent twice unseen.
+        Every `charge` locks the file, loads it again (another process may
+        have charged), checks the budget and puts the new text on disk
+        (written, synchronised, renamed) before it returns. Two processes
+        never spend the same budget. A process that is killed at any point
+        leaves the old text or the new one: spending is never forgotten, and
+        no budget is spent twice unseen.
 
         An empty file `path` + ".lock" stays beside it.
 
@@ -363,7 +362,7 @@ class Ledger:
                     "two budgets. Open the other one, and remove the copy."
                 )
             ledger._take(found, file)
-            # Who opens it begins a run.
+            # Opening a ledger begins a run.
             ledger._own = set()
             return ledger
 
@@ -387,7 +386,7 @@ class Ledger:
         return None if self._file is None else self._file.path
 
     def reload(self):
-        """Takes in what other processes charged to the file.
+        """Loads what other processes charged to the file.
 
         Raises:
             ValueError: if the file is gone, is not a ledger, has other names
@@ -398,9 +397,9 @@ class Ledger:
 
     @contextlib.contextmanager
     def _locked(self):
-        """Holds the ledger against threads and processes, read anew."""
+        """Locks the ledger against threads and processes; loads it again."""
         if self._file is None:
-            # Not in a forked process, where nobody may let go of it.
+            # No lock in a forked process: nobody could release it there.
             with contextlib.ExitStack() as stack:
                 if self._process == os.getpid():
                     stack.enter_context(self._lock)
@@ -423,8 +422,8 @@ class Ledger:
         self._contents, self._file, self._is_text = found, file, False
 
     def _write(self, **changes):
-        """Takes changed contents, on disk first. What could not be read again
-        is not written."""
+        """Takes changed contents, on disk first. Contents that could not be
+        loaded again are not written."""
         text = dataclasses.replace(self._contents, **changes).text()
         contents = ledger_text.parse(text)
         if self._file is not None:
@@ -432,7 +431,7 @@ class Ledger:
         self._contents = contents
 
     def _check_place(self):
-        """Refuses what would be a second budget for the same records."""
+        """Refuses places that would hold a second budget for the records."""
         if self._file is not None or not (
             self._is_text or self._process != os.getpid()
         ):
@@ -446,7 +445,7 @@ class Ledger:
         )
 
     def _warn_of_repeats(self, entries):
-        """Says it if what is charged was charged by an earlier run."""
+        """Warns if an earlier run charged the same entries."""
         if self.path is None:
             return
         asked = {e.name for e in entries} - self._own
@@ -463,15 +462,15 @@ class Ledger:
     # Texts ---------------------------------------------------------------
 
     def to_json(self):
-        """The ledger as a JSON string (no noise, no statistic)."""
+        """The ledger as a JSON string. It has no noise and no statistic."""
         return self._contents.text()
 
     @classmethod
     def from_json(cls, text):
-        """The ledger of a text; composition is redone, never read from it.
+        """The ledger of a text. Epsilon is composed anew, not taken from it.
 
-        If this process knows the ledger, it is that one. Else it can be read,
-        and not charged: see `save`.
+        If this process knows the ledger, you get that object. Otherwise you
+        can read the ledger but not charge it, see `save`.
 
         Raises:
             ValueError: if the text is not a ledger, or differs from what this
@@ -493,11 +492,11 @@ class Ledger:
         return ledger
 
     def save(self, path):
-        """Gives a ledger in memory, or of a text, a file: it lives there from
-        here on, as if it had been opened.
+        """Moves a ledger in memory, or of a text, to a file. It lives there
+        from now on, as if you had opened it.
 
         Raises:
-            ValueError: if it lives in a file, or there is one.
+            ValueError: if it lives in a file already, or `path` exists.
             OSError: if the file cannot be written.
         """
         file = locked_file.LockedFile(path)
@@ -518,8 +517,8 @@ class Ledger:
 
     @classmethod
     def load(cls, path):
-        """Reads the text in a file, as `from_json` does, without its lock: to
-        charge it, `open` it.
+        """Loads a file as `from_json` does, without its lock. To charge the
+        ledger, `open` it.
 
         Raises:
             ValueError: if the file is not a ledger.
@@ -534,7 +533,7 @@ class Ledger:
     # Statement -----------------------------------------------------------
 
     def statement(self):
-        """The privacy statement: what is proven, claimed, read, and when."""
+        """The privacy statement: what is proven, claimed and used, and when."""
         return privacy_statement.text(self)
 
     def __repr__(self):
@@ -546,7 +545,7 @@ class Ledger:
 
 
 def check_budget(budget):
-    """Refuses what is not a `PrivacyBudget`, such as an epsilon alone."""
+    """Refuses anything but a `PrivacyBudget`, such as an epsilon alone."""
     kind = budget_lib.PrivacyBudget
     wanted = "a keras_fm.PrivacyBudget(epsilon, delta)"
     checks.instance("budget", budget, kind, wanted)

@@ -1,4 +1,4 @@
-"""One line of a ledger: what was read, by which mechanism, and why it holds.
+"""One line of a ledger: what was used, by which mechanism, and its proof.
 
 An entry is *proven* (a mechanism whose proof is in docs/proofs) or *claimed*
 (an epsilon that a paper asserts).
@@ -12,23 +12,23 @@ from keras_fm.kernel.ledger import known_mechanisms
 
 FLOATING_POINT = "floating point"
 LATTICE = "lattice"
-# A claim beyond this claims nothing; sums of claims stay numbers.
+# A larger claim means nothing; up to here, sums of claims stay finite.
 _LARGEST_CLAIM = 1e50
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LedgerEntry:
-    """A line of a ledger: one access to private records.
+    """A line of a ledger: one use of the private records.
 
     Attributes:
-        name: which layer or query it served.
+        name: the layer or query that it served.
         guarantee: `"proven"` or `"claimed"`.
-        neighbours: the relation the numbers refer to.
+        neighbours: the relation that the numbers refer to.
         mechanism: dict, the mechanism's name and public parameters
             (proven), or `{"claimed_epsilon": ...}`.
-        reads: what was read, in words.
+        reads: what was used, in words.
         proof: where the proof is, or why there is none.
-        private: `False` when the noise was reproducible, which voids it.
+        private: `False` if the noise was reproducible; then no guarantee holds.
         noise: `"lattice"` for exact discrete noise on a power-of-two lattice,
             `"floating point"` for noise whose low-order bits no proof covers.
         notes: further public facts (n declared public, public data used).
@@ -95,7 +95,7 @@ class LedgerEntry:
                 )
 
     def build_mechanism(self):
-        """The `Mechanism` of a proven entry, or of claimed steps: what draws
+        """The `Mechanism` of a proven entry, or of claimed steps. It draws
         the noise that was charged."""
         config = dict(self.mechanism)
         if self.guarantee == "claimed":
@@ -116,7 +116,7 @@ class LedgerEntry:
 
 
 def check_line(what, text):
-    """Refuses what could pass for other lines of a statement."""
+    """Refuses text that could look like other lines of a statement."""
     if not isinstance(text, str) or not (text.isprintable() or not text):
         raise ValueError(
             f"{what} must be one line of printable text. Received: {text!r}"

@@ -1,4 +1,4 @@
-"""A ledger as JSON: what it holds, read strictly and written whole."""
+"""A ledger as JSON: its contents, parsed strictly and written whole."""
 
 import dataclasses
 import json
@@ -11,10 +11,10 @@ from keras_fm.kernel.ledger import ledger_entry, strict_json
 from keras_fm.kernel.ledger.ledger_entry import LedgerEntry
 
 _FORMAT = 1
-# More are read and composed for minutes, whoever wrote them.
+# More entries would take minutes to load and compose.
 _MOST_ENTRIES = 10_000
-# What the unit is where a release was proved for it; other words are their
-# writer's.
+# The units that releases are proved for. Any other words are the user's
+# declaration.
 ONE_RECORD = "one record (one row of the data given)"
 ONE_OWNER = "one owner with all its rows (ids given as `owners`)"
 SEVERAL = "what all rows of one owner hold (who owns which row is public)"
@@ -32,7 +32,7 @@ class Contents:
         neighbours: a `Neighbours`.
         unit: the privacy unit in words.
         entries: tuple of `LedgerEntry`.
-        audits: tuple of `(when, line)`; no part of what is composed.
+        audits: tuple of `(when, line)`; these are not composed.
     """
 
     budget: budget_lib.PrivacyBudget
@@ -62,8 +62,8 @@ class Contents:
                 raise ValueError("The line of an audit must not be empty.")
 
     def holds(self, other):
-        """Whether nothing of another text is lost with it: the same ledger,
-        whose entries begin with the other's."""
+        """Whether it holds all of another text: it is the same ledger, and
+        its entries begin with the other's."""
         terms = (self.id, self.budget, self.neighbours, self.unit)
         return (
             terms == (other.id, other.budget, other.neighbours, other.unit)
@@ -71,10 +71,10 @@ class Contents:
         )
 
     def check_terms(self, where, **given):
-        """Refuses other terms than its own; `None` is any.
+        """Refuses terms that differ from its own; `None` matches any.
 
         Raises:
-            ValueError: which one differs.
+            ValueError: naming the term that differs.
         """
         for name, value in given.items():
             own = getattr(self, name)
@@ -86,7 +86,7 @@ class Contents:
                 )
 
     def text(self):
-        """As JSON (no noise, no statistic)."""
+        """The JSON text. It has no noise and no statistic."""
         data = {
             "format": _FORMAT,
             "id": self.id,
@@ -128,7 +128,7 @@ def parse(text):
 def _entries(data):
     if not isinstance(data, list):
         raise ValueError("`entries` must be a list")
-    # Before anything is made of them.
+    # Checked before anything is built from them.
     if len(data) > _MOST_ENTRIES:
         raise ValueError(f"it holds more than {_MOST_ENTRIES:,} entries")
     for entry in data:
@@ -138,7 +138,7 @@ def _entries(data):
 
 
 def check_relation(entry, neighbours):
-    """Refuses an entry of another relation than the ledger's."""
+    """Refuses an entry whose relation is not that of the ledger."""
     if entry.neighbours != str(neighbours):
         raise ValueError(
             "An entry must refer to the ledger's neighbouring relation "
@@ -150,25 +150,25 @@ def check_relation(entry, neighbours):
 
 
 def declared_words(unit):
-    """What somebody says that a unit is, or `None`."""
+    """The declared words of a unit, or `None`."""
     proved = proved_unit(unit)
     return unit if proved is None else unit.partition(DECLARED)[2] or None
 
 
 def proved_unit(unit):
-    """What of it releases were proved for: `ONE_RECORD`, `ONE_OWNER` or
-    `SEVERAL`, or `None` if words are all there is."""
+    """The part of a unit that releases were proved for: `ONE_RECORD`,
+    `ONE_OWNER` or `SEVERAL`, or `None` if the unit is words alone."""
     proved = unit.partition(DECLARED)[0]
     return proved if proved in _PROVED else None
 
 
 def checked_unit(unit):
-    """The privacy unit, which must be words on one line."""
+    """The privacy unit, which must be text on one line."""
     checks.text("unit", unit, "the privacy unit in words")
     ledger_entry.check_line("`unit`", unit)
     return unit
 
 
 def shown_unit(unit):
-    """A unit as everybody reads it: words that nobody proved say so."""
+    """A unit as readers see it: declared words are marked as such."""
     return unit if proved_unit(unit) else f"{unit} (by declaration)"

@@ -1,8 +1,8 @@
 """A text file that several processes replace, one after the other.
 
-A reader finds the old text or the new one, never a part of one. A process
-that is killed leaves one of the two and lets go of the lock: locks are the
-kernel's, not files that stay behind.
+A reader finds the old text or the new one, never a part of one. A killed
+process leaves one of the two and releases the lock: the kernel holds locks,
+they are not files that stay behind.
 """
 
 import contextlib
@@ -24,12 +24,12 @@ _LARGEST = 64_000_000
 class LockedFile:
     """The file at `path`, with a lock beside it (`path` + ".lock").
 
-    The lock file is empty and stays: removed, two processes could hold locks
-    on two files of one name.
+    The lock file is empty and stays. If it were removed, two processes could
+    lock two files of the same name.
 
     Args:
-        path: the file; links are followed once, here, so that all who name
-            one file hold one lock.
+        path: the file. Links are followed once, here, so that all names of
+            one file share one lock.
 
     Raises:
         ValueError: if it is a folder.
@@ -42,25 +42,25 @@ class LockedFile:
                 "`path` must be the path of a file and is a folder. Write "
                 f"{os.path.join(self.path, 'privacy.json')!r}."
             )
-        # Of the lock file, while this object holds it.
+        # Handle of the lock file, while this object holds the lock.
         self._handle = None
 
     @contextlib.contextmanager
     def lock(self, patience=None):
-        """Holds the file exclusively, against threads and processes.
+        """Locks the file exclusively, against threads and processes.
 
         Args:
-            patience: seconds to wait for it, or `None` for five minutes.
+            patience: seconds to wait for the lock, or `None` for five minutes.
 
         Raises:
-            TimeoutError: if somebody else holds it for so long.
+            TimeoutError: if somebody else holds the lock that long.
             OSError: if the lock file cannot be made.
         """
         patience = _PATIENCE if patience is None else patience
         deadline = time.monotonic() + patience
         while True:
-            # A file object: closed, and the lock let go, even if an
-            # interruption comes between any two lines here.
+            # A file object closes itself and so releases the lock, even if
+            # an interruption comes between any two lines here.
             with open(f"{self.path}.lock", "ab", buffering=0) as file:
                 handle = file.fileno()
                 while not _try_lock(handle):
@@ -71,16 +71,16 @@ class LockedFile:
                             "process hangs, end it: its lock ends with it."
                         )
                     time.sleep(_PAUSE)
-                # Who waited may have been given the lock of a file that was
-                # removed since, beside which others make and lock a new one.
+                # During the wait the lock file may have been removed. Others
+                # then make a new one and lock that.
                 if self._is_lock(handle):
                     self._handle = handle
                     try:
                         yield
                     finally:
                         self._handle = None
-                    # Closing lets go of the lock, as the end of the process
-                    # does.
+                    # Closing the file releases the lock. So does the end of
+                    # the process.
                     return
 
     def _is_lock(self, handle):
@@ -92,7 +92,7 @@ class LockedFile:
         return os.path.samestat(found, os.fstat(handle))
 
     def read(self):
-        """The text, or `None` if there is no file; under the lock.
+        """The text, or `None` if there is no file. Needs the lock.
 
         Raises:
             ValueError: if it is larger than 64 MB or not UTF-8, or hard links
@@ -112,7 +112,7 @@ class LockedFile:
             return None
 
     def write(self, text):
-        """Replaces the text; on disk when it returns. Under the lock.
+        """Replaces the text, on disk when it returns. Needs the lock.
 
         Raises:
             OSError: if it cannot be written, or the lock file was removed or
@@ -125,7 +125,7 @@ class LockedFile:
                 "was written; leave the lock file where it is, and try again."
             )
         temporary = f"{self.path}.tmp"
-        # What a process left that was killed here.
+        # Left by a process that was killed here.
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -163,9 +163,9 @@ def _replace(handle, temporary, path, text):
 
 
 def _sync_folder(folder):
-    """Makes a change of names in a folder last through a power failure."""
+    """Makes renames in a folder survive a power failure."""
     if fcntl is None:
-        return  # Windows opens no folders
+        return  # Windows cannot open folders
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,4 +1,4 @@
-"""What a release holds: statistics with their noise, public from here on."""
+"""A release: statistics with their noise, which are public from then on."""
 
 import dataclasses
 import json
@@ -13,13 +13,13 @@ from keras_fm.kernel.noise_mechanisms import Mechanism
 _LARGEST_PUBLIC = 1_000_000
 
 
-# The class of what is released of a query, by the query's class.
+# The `Release` class of each class of queries.
 RELEASES: dict[type, type] = {}
 
 
 def released_as(query):
-    """A decorator for the `Release` of a class of queries, by whose name
-    files know it."""
+    """A decorator for the `Release` of a class of queries. Files of it hold
+    the name of that class."""
 
     def register(release):
         RELEASES[query] = release
@@ -30,7 +30,7 @@ def released_as(query):
 
 def query_of_kind(kind):
     """The class of queries that a file names. `keras_fm.Release` knows the
-    package's own; a module of the kernel knows those that were imported.
+    package's own classes, a module of the kernel only the imported ones.
 
     Raises:
         KeyError: if no class of that name has a release.
@@ -40,7 +40,7 @@ def query_of_kind(kind):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class Release:
-    """Noisy sums of records, which may be published and trained on.
+    """Noisy sums over records. You may publish them and train on them.
 
     Attributes:
         statistics: dict of arrays by the query's names, noise added.
@@ -73,7 +73,7 @@ class Release:
 
     def vector(self):
         """The statistics as the vector that the noise was added to, or
-        `None` if they are a function of several.
+        `None` if they come from several such vectors.
 
         Every coordinate has noise of variance
         `mechanism.coordinate_variance(query.size)`.
@@ -82,7 +82,7 @@ class Release:
         return self.query.pack(arrays, self.mechanism.norm)
 
     def save(self, path):
-        """Writes the release as `.npz`. It holds no noise and no raw
+        """Writes the release as `.npz`. The file holds no noise and no raw
         statistic, only their sum."""
         public = {
             "kind": type(self.query).__name__,
@@ -101,7 +101,7 @@ class Release:
 
     @staticmethod
     def load(path):
-        """Reads what `save` wrote; executes no code from the file.
+        """Loads what `save` wrote; executes no code from the file.
 
         Returns:
             A `Release` of the kind that was saved.

@@ -23,22 +23,22 @@ _UNCOVERED = (
     "the number of records where public",
     "whether invalid records were refused",
 )
-# Of entries that ask how good a model is, or which one is best.
+# The proof of entries that measure how good a model is, or choose the best.
 ASKED = "docs/proofs/evaluation.md"
 _FEATURES = "features of the records, which are public beside their labels"
 _LABELS = "   (the unit's label; all else of it is public)"
 _LOW_BITS = "the low-order bits of floating-point noise"
 _SIDE_CHANNELS = "side channels"
-# The rounding of sums, as in a ledger; beyond it, nothing is rounded down.
+# Covers the rounding of sums, as in a ledger. Otherwise nothing rounds down.
 _SUMS = 1e-9
 
 
 def rounded_up(value, digits=6):
-    """A number that is promised, in words: no smaller than it is.
+    """A promised number in words, never smaller than the number itself.
 
     Args:
         value: float of at least 0; may be infinite.
-        digits: int, how many of them.
+        digits: int, how many significant digits.
 
     Returns:
         str.
@@ -57,18 +57,18 @@ def rounded_up(value, digits=6):
 
 
 def promise(epsilon, delta, neighbours, unit="record"):
-    """What a proven epsilon promises, for somebody who decides.
+    """The promise of a proven epsilon, for somebody who decides.
 
     Args:
         epsilon, delta: float; what is proven.
         neighbours: a `Neighbours` or its name.
-        unit: str, what one of is hidden.
+        unit: str, the unit that is hidden, such as `"record"`.
 
     Returns:
         str, one sentence.
 
     Raises:
-        ValueError: if the epsilon is not finite: then nothing is promised.
+        ValueError: if the epsilon is not finite and so promises nothing.
     """
     if not math.isfinite(epsilon):
         checks.refuse("epsilon", epsilon, "finite")
@@ -92,7 +92,7 @@ def promise(epsilon, delta, neighbours, unit="record"):
 
 
 def promised(ledger):
-    """What a ledger promises in one sentence, or that it promises nothing."""
+    """One sentence: what a ledger promises, or that it promises nothing."""
     epsilon = ledger.epsilon()
     if not math.isfinite(epsilon):
         return "No valid proof covers these releases: nothing is promised."
@@ -101,7 +101,7 @@ def promised(ledger):
 
 
 def text(ledger):
-    """Lines for people; every number is composed from the entries now.
+    """The statement for people. Every number is composed from the entries now.
 
     Args:
         ledger: a `keras_fm.Ledger`.

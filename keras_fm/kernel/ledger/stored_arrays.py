@@ -1,8 +1,8 @@
-"""Arrays of an `.npz` file that nobody vouches for.
+"""Arrays of an `.npz` file from an untrusted source.
 
-`numpy.load(allow_pickle=False)` runs no code, but it makes room for whatever
-shape a header states and unpacks whatever was packed. Here both are checked
-before anything of their size is made.
+`numpy.load(allow_pickle=False)` runs no code. But it allocates whatever shape
+a header states, and unpacks whatever was packed. Here both are checked before
+anything of that size is allocated.
 """
 
 import contextlib
@@ -32,8 +32,8 @@ def opened(path):
     """Gives the `StoredArrays` of the `.npz` file at `path`.
 
     Raises:
-        ValueError: here and in the body of `with`, if the file is not what
-            it should be.
+        ValueError: here or in the body of `with`, if the file is not a valid
+            one.
         OSError: if it cannot be opened.
     """
     with open(path, "rb") as f:
@@ -43,7 +43,7 @@ def opened(path):
 
 @contextlib.contextmanager
 def unpacked(data):
-    """The same for bytes that another process sent."""
+    """The same for bytes from another process."""
     with _unzipped(io.BytesIO(data), len(data)) as arrays:
         yield arrays
 
@@ -66,15 +66,15 @@ def _unzipped(f, size):
 
 
 class StoredArrays:
-    """Arrays of numbers by their names, read when asked for.
+    """Arrays of numbers by their names, loaded on demand.
 
     Args:
         archive: a `zipfile.ZipFile`.
-        size: of its file in bytes. What is unpacked is at most 1 GB, or a
-            hundred times this where that is more.
+        size: of its file in bytes. At most 1 GB is unpacked, or a hundred
+            times this size if that is more.
 
     Raises:
-        ValueError: if too much is packed in it, or a name stands twice.
+        ValueError: if too much is packed in it, or a name occurs twice.
     """
 
     def __init__(self, archive, size):
@@ -100,8 +100,8 @@ class StoredArrays:
             shape: `None`, or the shape that it must have.
 
         Raises:
-            ValueError: if there is none of this name and shape, it holds
-                something else than numbers, or is cut off.
+            ValueError: if no array has this name and shape, or the array
+                holds anything but numbers, or is cut off.
         """
         member = self._members.get(name)
         if member is None:
@@ -120,7 +120,7 @@ class StoredArrays:
             if dtype.kind not in _KINDS or dtype.itemsize > 8:
                 raise ValueError(f"{name!r} holds {dtype}, not plain numbers")
             size = math.prod(found) * dtype.itemsize
-            # Before room is made for it.
+            # Checked before memory is allocated for it.
             if size > member.file_size:
                 raise ValueError(f"{name!r} is shorter than its shape {found}")
             raw = f.read(size)
@@ -137,10 +137,10 @@ def _header(f, name):
     if reader is None:
         raise ValueError(f"{name!r} has a header of an unknown version")
     try:
-        # NumPy takes it for a literal of at most 10,000 characters.
+        # NumPy parses it as a literal of at most 10,000 characters.
         shape, fortran, dtype = reader(f)
     except Exception as e:
-        # Whatever the parsers of Python and NumPy say of a spoiled one.
+        # Any error that Python or NumPy raises for a damaged header.
         raise ValueError(f"{name!r} has an invalid header: {e}") from e
     whole = all(type(n) is int and n >= 0 for n in shape)
     if not whole or len(shape) > _MOST_AXES:

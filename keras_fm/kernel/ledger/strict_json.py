@@ -1,8 +1,8 @@
-"""JSON that is read strictly."""
+"""Strict parsing of JSON."""
 
 import json
 
-# What reading a text or arrays may end in that somebody else wrote.
+# Errors that parsing a stranger's text or arrays may raise.
 MALFORMED = (
     ArithmeticError,
     AttributeError,
@@ -14,10 +14,10 @@ MALFORMED = (
 
 
 def parse(text):
-    """JSON without NaN, infinities, or a name that is given twice.
+    """JSON without NaN, without infinities, and without repeated names.
 
     Raises:
-        ValueError: if the text is something else.
+        ValueError: if the text is not such JSON.
     """
     return json.loads(
         text,

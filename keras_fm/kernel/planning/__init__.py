@@ -1,2 +1,2 @@
-"""Noise for a budget, and what is made of a release. No guarantee rests on it:
-the ledger composes what was charged, whoever asked for it."""
+"""Noise for a budget. No guarantee rests on this package: the ledger composes
+what was charged, wherever the numbers come from."""

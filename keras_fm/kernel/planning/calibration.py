@@ -1,7 +1,7 @@
-"""The noise that a budget, or a share of it, asks for.
+"""The noise for a budget, or for a share of it.
 
-No guarantee rests on it: a ledger composes the mechanisms that are charged,
-wherever their numbers are from, and refuses what is beyond its budget.
+No guarantee rests on this module. A ledger composes the mechanisms that are
+charged, wherever their numbers come from, and refuses to exceed its budget.
 """
 
 import functools
@@ -15,10 +15,10 @@ from keras_fm.kernel.reads.permute_and_flip import PermuteAndFlip
 def calibrate(query, budget, *, neighbours, share=1.0):
     """The mechanism that spends `share` of `budget` on `query`.
 
-    delta > 0: Gaussian noise. delta = 0: Laplace noise.
+    With delta > 0 it is Gaussian noise, with delta = 0 Laplace noise.
 
     Args:
-        query: what is released (gives sensitivities).
+        query: the query to release; it knows its sensitivities.
         budget: a `PrivacyBudget`.
         neighbours: the relation.
         share: this release's share in (0, 1]; shares of a plan sum to one.
@@ -57,11 +57,11 @@ def gaussian_share(budget, share):
 
 
 def choice_epsilon(budget, share):
-    """The pure epsilon of a choice that has a share of a budget.
+    """The pure epsilon of a choice that gets a share of a budget.
 
-    With delta > 0, that of the largest epsilon-private mechanism that is a
-    function of a Gaussian with this share (docs/proofs/evaluation.md,
-    proposition 4).
+    With delta > 0, some epsilon-private mechanisms are functions of a
+    Gaussian with this share. The choice gets the largest such epsilon
+    (docs/proofs/evaluation.md, proposition 4).
 
     Args:
         budget: a `PrivacyBudget`.
@@ -76,7 +76,7 @@ def choice_epsilon(budget, share):
 
     half = 1 / gaussian_share(budget, share) / 2
     epsilon = special.log_ndtr(half) - special.log_ndtr(-half)
-    # What logarithms are wrong by, and more.
+    # Covers the error of the logarithms, and more.
     return float(epsilon) * (1 - 1e-9)
 
 
@@ -84,9 +84,9 @@ def choice_epsilon(budget, share):
 def gaussian_multiplier(epsilon, delta):
     """Smallest noise multiplier of one Gaussian that meets (epsilon, delta).
 
-    The closed form of dp_accounting, raised until the composition that the
-    ledger uses confirms it: the returned multiplier meets the budget, it does
-    not overshoot it.
+    It starts from the closed form of dp_accounting and raises it until the
+    composition that the ledger uses confirms it. So the multiplier that you
+    get keeps within the budget.
 
     Args:
         epsilon: float > 0.

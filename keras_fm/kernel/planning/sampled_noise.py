@@ -1,6 +1,6 @@
-"""The noise that pays for reads of samples.
+"""The noise multiplier for sums over samples.
 
-The multiplier is found by the composition that the ledger uses.
+The composition that the ledger uses finds it.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ _MAX_COMPOSITIONS = 60
 
 
 def check_neighbours(sampling, neighbours):
-    """Raises if reads of that kind have no accounting under the relation.
+    """Raises if such samples have no accounting under the relation.
 
     Returns:
         the `Neighbours`.
@@ -39,10 +39,10 @@ def check_neighbours(sampling, neighbours):
 def noise_multiplier(reads, budget, *, neighbours, others=()):
     """Smallest multiplier with which `reads` and `others` meet a budget.
 
-    It is relative to the sensitivity under the neighbouring relation (as in
-    `keras_fm.mechanisms`), and is confirmed by the composition that the
-    ledger uses: a ledger charged with `reads.mechanism(...)` and `others`
-    does not refuse, and ends just below its budget.
+    It is relative to the sensitivity under the neighbouring relation, as in
+    `keras_fm.mechanisms`. The composition that the ledger uses confirms it.
+    A ledger charged with `reads.mechanism(...)` and `others` does not
+    refuse, and ends just below its budget.
 
     Args:
         reads: a `SamplingPlan`, or a pair `(sampling_rate, steps)` of
@@ -50,15 +50,15 @@ def noise_multiplier(reads, budget, *, neighbours, others=()):
             one Gaussian, exactly.
         budget: a `PrivacyBudget` with delta > 0, of everything together.
         neighbours: `"add_remove"`, or `"replace_one"` with full batches.
-        others: sequence of `Mechanism`, what else is read within the
-            budget, already calibrated.
+        others: sequence of `Mechanism`, already calibrated, of the other
+            releases within the budget.
 
     Returns:
         float, at most 1e-4 (relative) above the smallest.
 
     Raises:
-        ValueError: if delta is 0, a sampled read has no accounting under
-            the relation, or `others` leave nothing.
+        ValueError: if delta is 0, samples have no accounting under the
+            relation, or `others` leave nothing.
 
     Example:
 
@@ -97,8 +97,8 @@ def _noise_multiplier(reads, epsilon, delta, others):
         read = dataclasses.replace(reads, noise_multiplier=multiplier)
         return compose_epsilon((read, *others), delta, scale=scale)
 
-    # What is left of the precision (inverse variance) of the one Gaussian
-    # that spends the budget.
+    # The precision (inverse variance) of the one Gaussian that spends the
+    # budget, less that of the others.
     one = gaussian_multiplier(epsilon, delta)
     left = 1 - one**2 * math.fsum(
         m.noise_multiplier**-2
@@ -117,7 +117,7 @@ def _noise_multiplier(reads, epsilon, delta, others):
     else:
         # rate * sqrt(steps (exp(1 / z^2) - 1)) = 1 / one
         guess = math.log1p((one * rate) ** -2 / steps) ** -0.5
-    # Most of the way on a coarse grid of losses, which is ten times faster.
+    # Most of the way on a coarse grid of losses is ten times faster.
     guess, slope = _smallest(
         lambda z: spent(z, 10 * epsilon), epsilon, guess, -1.0, 10
     )
@@ -127,8 +127,8 @@ def _noise_multiplier(reads, epsilon, delta, others):
 def _smallest(spent, epsilon, guess, slope, tolerance):
     """Smallest argument, from above, at which `spent` is within `epsilon`.
 
-    A secant search on logarithms, where the function is nearly a line, that
-    steps over the root on purpose: a bracket is what ends it.
+    A secant search on logarithms, where the function is nearly a line. It
+    steps over the root on purpose, because it ends with a bracket.
 
     Returns:
         the argument, within `tolerance * _PRECISION`, and the slope there.

@@ -1,9 +1,9 @@
-"""Many rounds of records that lie in several processes.
+"""Many rounds over records that lie in several processes.
 
-Every round is one pass at given public weights, so its sums can be formed
-where the records are: the first process sends the weights out, gets partial
-statistics back, merges them and adds the noise once. All rounds are charged
-together, before the first noise.
+A round is one noisy sum over the records at given public weights, so each
+process can sum its own records. The first process sends the weights out, gets
+partial statistics back, merges them and adds the noise once. All rounds are
+charged together, before the first noise.
 
 Example, in the first process (`ask` sends weights and receives bytes):
 
@@ -31,36 +31,36 @@ from keras_fm.kernel.reads.gradient_reads import PaidReads
 
 
 class GatheredRounds(PaidReads):
-    """R rounds whose sums are formed elsewhere, paid for together.
+    """R rounds whose sums are formed elsewhere and charged together.
 
-    Opening it checks the ledger (a refusal reads nothing). The first call
-    gathers, charges all R rounds, and only then draws noise: an invalid
-    record of the first round charges nothing, a later error leaves all
-    charged. Each call is one round.
+    The constructor checks the ledger; a refusal uses no record. The first
+    call gathers, charges all R rounds, and only then draws noise. An invalid
+    record in the first round charges nothing. A later error leaves all
+    rounds charged. Each call is one round.
 
-    The result is, bit for bit before the noise, that of
+    Before the noise, the result equals bit for bit that of
     `gradient_reads.GradientReads` in one process on the same batches, if it
     does not `keep` them.
 
     Args:
         query: a `GradientQuery` or a `NetworkExpansionQuery`.
-        gather: function from weights to an iterable of what every process
-            summed up at them: `PartialStatistics(query.at(weights))`, or
-            its `to_bytes()`. Every record must be in exactly one of them: one
-            in two shares counts twice, which the sensitivity does not cover.
-            A share that is sent twice is refused.
-        mechanism: of a `GradientQuery` a `SampledGaussianMechanism` of
-            `sampling_rate` 1 whose `steps` is R (a sample would have to be
-            drawn, secretly, by every process); else what one round is
-            released with, such as `calibrate(..., share=1 / R)`.
-        rounds: int R >= 1; of a `GradientQuery` the mechanism's steps.
+        gather: function from weights to an iterable of each process's sums
+            at these weights: `PartialStatistics(query.at(weights))`, or its
+            `to_bytes()`. Every record must be in exactly one of them. A
+            record in two counts twice, which the sensitivity does not cover.
+            Sums that are sent twice are refused.
+        mechanism: for a `GradientQuery` a `SampledGaussianMechanism` of
+            `sampling_rate` 1 whose `steps` is R (every process would have to
+            draw a sample secretly); else the mechanism of one round, such as
+            `calibrate(..., share=1 / R)`.
+        rounds: int R >= 1; for a `GradientQuery` the mechanism's steps.
         clip: whether records outside their bound were scaled back.
         ledger, name, noise, notes: see `release.release`.
 
     Raises:
-        BudgetExceededError: before anything is read.
-        ValueError: if the mechanism does not fit; by a call, if sums are of
-            other weights or another query, or come twice.
+        BudgetExceededError: before any record is used.
+        ValueError: if the mechanism does not fit. A call raises it if sums
+            are of other weights or another query, or come twice.
 
     Example:
 
@@ -112,17 +112,17 @@ class GatheredRounds(PaidReads):
         self._charged = False
 
     def __call__(self, weights):
-        """One round at `weights`, public.
+        """One round at public `weights`.
 
         Args:
-            weights: `(m, M)`, or of an expansion a list of arrays.
+            weights: `(m, M)`, or for an expansion a list of arrays.
 
         Returns:
-            Of a `GradientQuery` the noisy sum, `(m, M)`; else a
+            For a `GradientQuery` the noisy sum, `(m, M)`; else a
             `Release`.
 
         Raises:
-            RuntimeError: after the last read that was paid for.
+            RuntimeError: after the last round that was charged.
             ValueError: see the class; nothing was released then.
         """
         self._check_left()
@@ -145,7 +145,7 @@ class GatheredRounds(PaidReads):
                 error=self._query.rounding_error(self._mechanism.norm),
             )
         finally:
-            # A crash report that holds local variables must not hold these.
+            # A crash report with local variables must not show these.
             del exact, whole
         if self._several:
             return noisy.reshape(self._query.shapes[0])
