@@ -1,1 +1,1 @@
-"""Privacy losses that dp_accounting does not have."""
+"""Privacy loss distributions that dp_accounting does not have."""

@@ -1,25 +1,25 @@
-"""What an epoch costs in which every record is in one step by chance.
+"""The privacy cost of epochs in which each record is in one random step.
 
-A record is put into one of `bins` noisy sums, each equally likely. The proof
-is in docs/proofs/balls_in_bins.md: S is the mean of `bins` independent W,
-each the likelihood ratio of one Gaussian, and W on a grid costs no less.
+Each record enters one of `bins` noisy sums, chosen uniformly. The proof is in
+docs/proofs/balls_in_bins.md. S is the mean of `bins` independent W, each the
+likelihood ratio of one Gaussian. Putting W on a grid never lowers the cost.
 """
 
 import math
 
 import numpy as np
 
-# Points to a standard deviation of W, and how many at most.
+# Grid points per standard deviation of W, and the most points.
 _FINE, _MOST_POINTS = 25, 2**21
-# What is cut off W has at most this mean, unless that takes more points.
+# The tail that is cut off W has at most this mean, if the points suffice.
 _TAIL = 2.0**-40
-# Probability of a sum outside of the window that is computed.
+# Probability of a sum outside the window that is computed.
 _OUTSIDE = 2.0**-44
-# Below the least noise an epoch is accounted as if the step of a record were
-# known, which costs more: W has tails that no grid holds. More than the most
-# counts as that.
+# Below the least noise, W has tails that no grid holds. An epoch is then
+# accounted as if the step of a record were known, which costs more. Noise
+# above the most counts as the most.
 _LEAST_NOISE, _MOST_NOISE = 0.45, 1e3
-# For call prices, and for each level of a fast Fourier transform.
+# Error of call prices, and of each level of a fast Fourier transform.
 _ROUNDING = 2.0**-50
 
 
@@ -44,7 +44,7 @@ def loss_distribution(bins, noise_multiplier, grid):
     inverse = 1 / noise_multiplier
     width = math.sqrt(math.expm1(inverse**2)) / _FINE
     top = math.exp(inverse**2 / 2 - ndtri(_TAIL) * inverse)
-    # Of S = 0, which costs everything where the record is not there.
+    # Without the record, S = 0 would cost everything. On this grid it is rare.
     low = ndtri(_OUTSIDE ** (1 / bins)) * inverse - inverse**2 / 2
     fine = min(width, math.exp(low))
     return pld_lib.PrivacyLossDistribution(
@@ -54,13 +54,13 @@ def loss_distribution(bins, noise_multiplier, grid):
 
 
 def _losses(bins, noise, grid, width, top, there):
-    """Of one direction: with the record there, log S; else its negative."""
+    """The losses of one direction: log S with the record, else its negative."""
     from dp_accounting.pld import pld_pmf
     from scipy import fft
 
     count = min(math.ceil(top / width), _MOST_POINTS)
     values = width * np.arange(count + 1)
-    # Far below, where W never is, rounding would be all there is.
+    # Far below, where W never is, the law would be rounding errors alone.
     first = math.floor(math.exp(-0.5 / noise**2 - 9 / noise) / width)
     kept = np.r_[0, max(first, 1) : count + 1]
     law = np.zeros(count + 1)
@@ -71,7 +71,7 @@ def _losses(bins, noise, grid, width, top, there):
     own = fft.rfft(law * values, size) if there else other
     most = _power(other, bins - 2)
     rest = most * other
-    # What rounding may move, of both transforms and of the power.
+    # The mass that rounding may move, in both transforms and in the power.
     moved = 2 * np.abs(rest) + (bins - 1) * np.abs(most * own)
     error += 2 * math.log2(size) * _ROUNDING * moved.sum()
     masses = np.roll(fft.irfft(rest * own, size), -(start % size))
@@ -84,13 +84,13 @@ def _losses(bins, noise, grid, width, top, there):
     losses = np.log(sums / bins)
     if not there:
         losses, masses = -losses[::-1], masses[::-1]
-    # What is improbable is rounded far up.
+    # Improbable losses are rounded far up.
     first = np.searchsorted(np.cumsum(masses), error)
     last = size - np.searchsorted(np.cumsum(masses[::-1]), error)
     losses = np.maximum(losses, losses[min(first, len(losses) - 1)])[:last]
     error += masses[last:].sum()
     masses = masses[:last]
-    # Between two points of the grid by halves that keep the mean of 1/S.
+    # Split between two points of the grid, which keeps the mean of 1/S.
     places = np.floor(losses / grid).astype("int64")
     up = np.expm1(places * grid - losses) / math.expm1(-grid)
     lowest = places.min()
@@ -103,7 +103,7 @@ def _losses(bins, noise, grid, width, top, there):
 
 
 def _power(values, exponent):
-    """By squares: of complex numbers far faster than `**`."""
+    """Powers by squaring: for complex numbers far faster than `**`."""
     found = np.ones_like(values)
     while exponent:
         if exponent % 2:
@@ -113,15 +113,16 @@ def _power(values, exponent):
 
 
 def on_points(points, noise):
-    """A law on few points that is no less spread than that of W.
+    """A law on few points that is at least as spread as that of W.
 
     Args:
         points: increasing floats, the first 0.
         noise: float > 0, the noise multiplier.
 
     Returns:
-        the probabilities of the points; the mean of what is beyond the last,
-        at infinity and of probability 0; and a bound on what rounding moved.
+        the probabilities of the points; the mean of the part beyond the last
+        point, at infinity and of probability 0; and a bound on what rounding
+        moved.
     """
     from scipy.special import ndtr
 
@@ -136,8 +137,8 @@ def on_points(points, noise):
 
 
 def _window(values, noise, bins, width):
-    """Where sums of `bins` W are but for `_OUTSIDE` on either side: the first
-    multiple of the width, and how many."""
+    """Where sums of `bins` W lie, except for `_OUTSIDE` on either side: the
+    first multiple of the width, and how many multiples."""
     last, nats = len(values) - 1, -math.log(_OUTSIDE)
     places = np.geomspace(1, last, 500).astype("int64")
     points = values[np.unique(np.concatenate([[0], places, [last]]))]

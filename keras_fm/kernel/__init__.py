@@ -1,4 +1,4 @@
-"""What a privacy review reads: bounds, sums, noise, cost, ledger, releases.
+"""The part to read in a privacy review: bounds, sums, noise, cost, releases.
 
 NumPy only: nothing here imports Keras.
 """

@@ -1,7 +1,7 @@
 """Public bounds, and the maps that make every record obey them.
 
 A sensitivity is a statement about the worst record that the domain admits.
-The bounds are constants the user states; reading them from the private
+The user states the bounds as constants. To compute them from the private
 records would already be a release.
 """
 
@@ -11,8 +11,8 @@ from keras_fm.kernel import checks
 from keras_fm.kernel import sums as summation
 from keras_fm.kernel.reads import columns
 
-# Features arrive in the precision of the network; a norm that exceeds its
-# bound by no more than this is rounding, and is scaled back, not refused.
+# Features arrive in the precision of the network. A norm that exceeds its bound
+# by no more than this is due to rounding: it is scaled back, not refused.
 ROUNDING = {
     np.dtype(np.float64): 1e-9,
     np.dtype(np.float32): 1e-4,
@@ -24,7 +24,7 @@ def checked_pair(name, bounds):
     """`check_bounds` of an argument `(low, high)`.
 
     Raises:
-        ValueError: if it is no pair, or one that `check_bounds` refuses.
+        ValueError: if it is not a pair, or `check_bounds` refuses it.
     """
     try:
         low, high = bounds
@@ -42,7 +42,7 @@ def check_bounds(low, high):
     """Returns `low`, `high` as float64 arrays after checking them.
 
     Raises:
-        ValueError: if a bound is no number, not finite, or `low >= high`
+        ValueError: if a bound is not a finite number, or `low >= high`
             anywhere.
     """
     low, high = _numbers("low", low), _numbers("high", high)
@@ -60,8 +60,8 @@ def check_bounds(low, high):
 
 
 def _numbers(name, value):
-    """float64; text and dates, which NumPy would turn into numbers, are
-    refused."""
+    """`value` as float64. Text and dates, which NumPy would turn into numbers,
+    are refused."""
     try:
         found = np.asarray(value)
         if found.dtype.kind not in tuple("USTMm"):
@@ -73,7 +73,7 @@ def _numbers(name, value):
     )
 
 
-# What to write in the place of labels that are words.
+# Advice for labels that are words.
 NUMBER_THE_CLASSES = (
     'Name the classes in a public list, `classes = ["no", "yes"]`, and pass '
     "their places in it, `y = np.array([classes.index(v) for v in y])`."
@@ -81,7 +81,7 @@ NUMBER_THE_CLASSES = (
 
 
 def check_numbers(kind):
-    """Refuses a dtype of labels that holds no numbers in an order."""
+    """Refuses a dtype of labels that does not hold ordered numbers."""
     kind = np.dtype(kind)
     if kind.kind in "cMmOSU":
         advice = f" {NUMBER_THE_CLASSES}" if kind.kind in "OSU" else ""
@@ -101,7 +101,7 @@ def target_bounds(name, bounds, outputs):
 
     Raises:
         ValueError: for anything else, NaN, infinity, `low >= high`, or
-            bounds so far apart or so close that floats do not hold a map
+            bounds so far apart or so close that floats cannot hold a map
             between them and [-1, 1].
 
     Example:
@@ -140,8 +140,8 @@ def target_bounds(name, bounds, outputs):
 def numbers(y, n, bounds, clip=False):
     """Numbers inside public bounds, mapped to [-1, 1], `(n, outputs)`.
 
-    The map is (y - centre) / half in float64, cut at -1 and 1: whatever it
-    rounds, what comes out *is* the target, and inside.
+    The map is (y - centre) / half in float64, cut at -1 and 1. However it
+    rounds, its result *is* the target, and lies inside.
 
     Args:
         y: array `(n,)` or `(n, 1)` for one output, or `(n, outputs)`.
@@ -199,7 +199,7 @@ def class_indices(y, n, classes, columns=None):
         y: array `(n,)`, `(n, 1)`, or one-hot `(n, columns)`.
         n: int, the number of records.
         classes: int.
-        columns: int, of the one-hot form; `None` is `classes`.
+        columns: int, of the one-hot form; `None` means `classes`.
 
     Raises:
         ValueError: for another shape or other labels. The message carries
@@ -233,7 +233,7 @@ def class_indices(y, n, classes, columns=None):
 
 
 def checked_features(h, num_features, bound, clip, l1_bound=None):
-    """`project_to_ball` of features of a known number."""
+    """`project_to_ball` for features of a known length."""
     h = columns.as_numbers(h, "features")
     checks.shape("Features", h.shape, "records", num_features)
     return project_to_ball(h, bound, clip=clip, l1_bound=l1_bound)
@@ -242,14 +242,14 @@ def checked_features(h, num_features, bound, clip, l1_bound=None):
 def project_to_ball(h, bound, clip=False, l1_bound=None):
     """Makes every row of `h` obey its norm bound, in float64.
 
-    This runs last, in the precision that is summed, so no cast or rounding
+    This runs last, in the precision of the sums. So no cast or rounding
     before it can push a record past its bound.
 
     Args:
         h: array `(n, m)`.
         bound: L2 bound on a row.
         clip: whether rows outside are scaled back. If `False` they are an
-            error unless they exceed the bound by the rounding of `h.dtype`
+            error, unless they exceed the bound by the rounding of `h.dtype`
             only.
         l1_bound: optional further bound on a row's L1 norm.
 
@@ -294,6 +294,6 @@ def _scale_rows(rows, norms, bound, clip, rounding, name):
             "before the private layer, or pass `clip=True` to scale such "
             "records back."
         )
-    # A few ulp inside, so that rounding of the product does not exceed it.
+    # A few ulp inside, so that rounding cannot exceed the bound.
     shrink = bound * (1 - 1e-15) / norms[outside]
     rows[outside] *= shrink[:, None]

@@ -1,8 +1,8 @@
-"""Arguments, checked in one place and refused in Keras' words.
+"""Checks of arguments, in one place, with errors in Keras' words.
 
-A rule takes the name of an argument and its value, and returns the value as
-it is kept, a plain Python number for a number. NaN, infinity, text, and a
-boolean in the place of a number do not pass.
+A rule takes the name of an argument and its value. It returns the value as it
+is kept: for a number, a plain Python number. It refuses NaN, infinity, text,
+and a boolean in the place of a number.
 """
 
 import math
@@ -12,7 +12,7 @@ import numpy as np
 
 
 def refuse(name, value, wanted):
-    """Raises the error that `value` is not what is `wanted`, in words."""
+    """Raises the error that `value` must be `wanted`, in words."""
     raise ValueError(f"`{name}` must be {wanted}. Received: {name}={value!r}")
 
 
@@ -45,13 +45,13 @@ def number(
     """`value` as a float within its limits.
 
     Args:
-        above, at_least, below, at_most: limits, the first two of which
-            exclude one another, as do the last two.
+        above, at_least, below, at_most: limits. The first two exclude one
+            another, and so do the last two.
         finite: whether infinity is refused. NaN always is.
-        wanted: what the error asks for in the place of the limits.
+        wanted: words for the error in the place of the limits.
 
     Raises:
-        ValueError: if it is no number, or outside its limits.
+        ValueError: if it is not a number, or outside its limits.
 
     Example:
 
@@ -99,7 +99,7 @@ def nonnegative(name, value):
 
 def norm_bound(name, value):
     """A number whose fourth power, which enters sensitivities, neither
-    underflows nor overflows: a sensitivity would silently be wrong."""
+    underflows nor overflows. Else a sensitivity would silently be wrong."""
     return number(
         name,
         value,
@@ -163,12 +163,12 @@ def boolean(name, value):
 
 
 def flag(name, value):
-    """Any value as what it counts as in a condition."""
+    """The truth value of any value."""
     return bool(value)
 
 
 def one_of(name, value, choices, wanted=None):
-    """The one of `choices` that `value` is."""
+    """The one of `choices` that equals `value`."""
     choices = tuple(choices)
     for choice in choices:
         # 1.0 and True equal 1.
@@ -182,28 +182,28 @@ def one_of(name, value, choices, wanted=None):
 
 
 def either(name, value, choices):
-    """`one_of` few, in other words."""
+    """`one_of` for few choices, with another wording."""
     quoted = (f'"{c}"' if isinstance(c, str) else str(c) for c in choices)
     return one_of(name, value, choices, wanted=" or ".join(quoted))
 
 
 def text(name, value, wanted):
-    """A text that is not empty; `wanted` says of what."""
+    """A text that is not empty; `wanted` describes it."""
     if not isinstance(value, str) or not value:
         refuse(name, value, wanted)
     return value
 
 
 def instance(name, value, kind, wanted):
-    """A value of a class, `wanted` in words."""
+    """A value of a class; `wanted` describes it."""
     if not isinstance(value, kind):
         refuse(name, value, wanted)
     return value
 
 
 def finite(name, values, more="."):
-    """An array without NaN and infinity; the error, which ends in `more`,
-    holds none of its numbers."""
+    """An array without NaN and infinity. The error ends in `more` and shows
+    none of the numbers."""
     if not np.all(np.isfinite(values)):
         raise ValueError(f"`{name}` must be finite{more}")
     return values
@@ -219,9 +219,9 @@ def shape(what, found, *axes):
     """Refuses an array by its shape.
 
     Args:
-        what: what the array holds, as the error begins.
+        what: what the array holds; the error begins with it.
         found: its shape.
-        axes: for each axis its length, or a word where any length will do.
+        axes: for each axis its length, or a word if any length will do.
 
     Example:
 
@@ -242,8 +242,8 @@ def optional(rule, name, value, **limits):
 
 
 def fields(settings, **rules):
-    """Holds each field of a frozen dataclass to its rule, and keeps what
-    that returns.
+    """Applies a rule to each field of a frozen dataclass, and keeps the
+    results.
 
     Example: `fields(self, bins=count, rate=partial(number, above=0))`.
     """
@@ -253,7 +253,7 @@ def fields(settings, **rules):
 
 
 def _as_float(value):
-    """`None` if it is no number, or beyond what floats hold."""
+    """`None` if it is not a number, or beyond what floats hold."""
     kind = getattr(getattr(value, "dtype", None), "kind", "")
     # A number may come as an array: a result of NumPy or JAX.
     if is_number(value) or (kind in tuple("fiu") and np.ndim(value) == 0):

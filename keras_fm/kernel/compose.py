@@ -1,9 +1,9 @@
-"""What mechanisms cost together, by their privacy loss distributions.
+"""The joint cost of mechanisms, from their privacy loss distributions.
 
-A mechanism (`keras_fm.kernel.noise_mechanisms`) says what it loses alone;
-composition is dp_accounting's. The sensitivity it was given already is the
-one of the chosen neighbouring relation, so nothing here, and nothing in the
-ledger, depends on that relation again.
+A mechanism (`keras_fm.kernel.noise_mechanisms`) states its own loss, and
+dp_accounting composes the losses. A mechanism's sensitivity already refers to
+the chosen neighbouring relation. So nothing here, and nothing in the ledger,
+depends on that relation again.
 """
 
 import collections
@@ -17,19 +17,19 @@ from keras_fm.kernel.noise_mechanisms import GaussianMechanism, GaussianNoise
 
 # The privacy loss is rounded up to multiples of this fraction of epsilon.
 _RELATIVE_DISCRETIZATION = 1e-4
-# Losses that reach further are not composed to a number, nor are more runs:
-# nothing that they could cost protects anybody.
+# Losses that reach further, or more runs, get an infinite epsilon: no cost
+# that they could have would protect anybody.
 _FARTHEST, _MOST_RUNS = 1e8, 2**21
-# Points of a grid, at most, roughly.
+# The most points of a grid, roughly.
 _POINTS = 2e5
-# dp_accounting takes the number of points to the power of many runs, as an
-# integer, unless there are many points.
+# For many runs on few points dp_accounting raises the number of points to the
+# power of the runs, as an integer.
 _MANY_RUNS, _MANY_POINTS = 2**18, 4000
-# Different sampled mechanisms that are convolved one by one.
+# So many different sampled mechanisms are convolved one by one.
 _MOST_SAMPLED = 64
-# The exponential function holds no more; such a pure epsilon is added.
+# Beyond this the exponential overflows, and the pure epsilon is added.
 _LARGEST_PURE = 700.0
-# What discrete Gaussian noise costs more than continuous noise: more than
+# The extra cost of discrete over continuous Gaussian noise: more than
 # `lattice_noise.log_ratio(2**40)` for each of this many releases.
 _LATTICE_COST = 2.0**-50
 _LATTICE_RELEASES = 2**20
@@ -41,28 +41,28 @@ def compose_epsilon(mechanisms, delta, scale=1.0):
     With `delta == 0` the pure epsilons add up (basic composition, which is
     tight for pure mechanisms). With `delta > 0` their privacy loss
     distributions are convolved by dp_accounting with pessimistic rounding,
-    so the result is an upper bound. Overflow probabilities, p in all, are
-    paid at the epsilon of the whole: it is the smallest with
+    so the result is an upper bound. Overflow probabilities, p in total, are
+    paid for as well: epsilon is the smallest with
     `delta_of(epsilon) + (1 + exp(epsilon)) * p <= delta`
-    (docs/proofs/mechanisms.md). That Gaussian noise is discrete is paid for
-    too, with 2^-49 of epsilon and 2^-50 of delta (docs/proofs/
+    (docs/proofs/mechanisms.md). Discrete instead of continuous Gaussian noise
+    costs another 2^-49 of epsilon and 2^-50 of delta (docs/proofs/
     lattice_noise.md).
 
-    It takes seconds. What would take longer is composed on a coarser grid, or
-    by the worst of several mechanisms, which gives a larger epsilon; losses
-    beyond 1e8 and more than 2^21 runs cost an infinite one.
+    It takes seconds. Longer tasks are composed on a coarser grid, or by the
+    worst of several mechanisms, which gives a larger epsilon. Losses beyond
+    1e8, or more than 2^21 runs, give an infinite one.
 
     Args:
         mechanisms: sequence of `Mechanism`.
         delta: float in [0, 1).
-        scale: the order of magnitude of the answer (an epsilon), which sets
-            the rounding of privacy losses to 1e-4 of itself.
+        scale: the order of magnitude of the answer (an epsilon). Privacy
+            losses are rounded to 1e-4 of it.
 
     Returns:
         float, infinite if no epsilon is met at this delta.
     """
-    # A plan is calibrated, checked, released and charged: composed once. What
-    # a mechanism costs is in units of its sensitivity.
+    # At sensitivity 1, on which no cost depends, the cache knows a plan that
+    # is calibrated, checked, released and charged: it is composed once.
     alone = (
         m if m.sensitivity == 1.0 else dataclasses.replace(m, sensitivity=1.0)
         for m in mechanisms
@@ -101,19 +101,19 @@ def _compose_epsilon(mechanisms, delta, scale):
                 epsilon_of, delta_of, delta, overflow, slack=1e-8
             )
     except (ArithmeticError, ValueError):
-        # dp_accounting checks what it computes, and at the ends of what
-        # floats hold its checks fail.
+        # dp_accounting checks its results. Its checks fail near the limits
+        # of what floats hold.
         return pure
-    # NaN is no number that a budget could be compared with.
+    # NaN cannot be compared with a budget.
     return pure if math.isnan(epsilon) else min(pure, epsilon)
 
 
 def _composed(mechanisms, scale):
-    """The privacy loss distribution of all `mechanisms`, and what to take off
-    delta for rounding.
+    """The privacy loss distribution of all `mechanisms`, and the part of delta
+    to subtract for rounding.
 
     Raises:
-        ArithmeticError: if that is too much.
+        ArithmeticError: if that is too much to compute.
     """
     parts = _merged(mechanisms)
     runs = sum(_runs(m) * count for m, count in parts)
@@ -122,8 +122,8 @@ def _composed(mechanisms, scale):
         raise ArithmeticError("beyond what is composed")
     # Below 0.1 a finer grid would cost seconds and gain nothing visible.
     grid = _RELATIVE_DISCRETIZATION * max(scale, 0.1)
-    # A plan far beyond `scale` is rounded coarsely instead of filling the
-    # memory with a fine grid; it is refused either way.
+    # A plan far beyond `scale` gets a coarse grid: a fine one would fill the
+    # memory, and the plan is refused either way.
     grid = max(min(grid * _coarsening(parts), 100.0), far / _POINTS)
     for m, _ in parts:
         few = grid * _MANY_POINTS > _one_reach(m)
@@ -145,9 +145,9 @@ def _one_reach(mechanism):
 
 
 def _reach(mechanism):
-    """How far those of all runs reach: by the central limit theorem many are
-    like one Gaussian (see `sampling.noise_multiplier`), but never further
-    than their sum."""
+    """How far the losses of all runs reach. Many runs are like one Gaussian,
+    by the central limit theorem (see `sampling.noise_multiplier`), but reach
+    no further than their sum."""
     one, steps = _one_reach(mechanism), _runs(mechanism)
     if steps == 1:
         return one
@@ -165,7 +165,7 @@ def _convolved(parts, grid):
             else m.loss_distribution(grid).self_compose(count)
             for m, count in parts
         ]
-        # In pairs: what is convolved stays short for as long as can be.
+        # In pairs, so that distributions stay short for as long as possible.
         while len(found) > 1:
             found = [
                 p.compose(q) for p, q in zip(found[::2], found[1::2])
@@ -180,21 +180,21 @@ def _lattice_cost(mechanisms):
 
 
 def transform_error(runs):
-    """What rounding may take off delta where the distributions of `runs`
+    """The most that rounding takes off delta where the distributions of `runs`
     mechanisms are convolved by fast Fourier transforms.
 
-    Errors of up to 7e-12 were found at 10^6 runs; this is a hundred times
-    that, four units in the last place of 1 for every run, and is added to
-    delta before it is used.
+    Errors of up to 7e-12 were found at 10^6 runs. The bound is a hundred
+    times that, four units in the last place of 1 for every run. It is added
+    to delta before delta is used.
     """
     return runs * 2.0**-50 if runs > 1 else 0.0
 
 
 def _coarsening(parts):
-    """How much coarser a grid does as well for few steps.
+    """How much coarser a grid may be for few steps, at no loss.
 
-    The error of a sampled step is quadratic in the grid, and its time, which
-    is most of it, linear in the number of its points.
+    The error of a sampled step is quadratic in the grid. Its time, which is
+    most of the total, is linear in the number of points.
     """
     if any(math.isfinite(m.pure_epsilon()) for m, _ in parts):
         return 1.0
@@ -203,8 +203,8 @@ def _coarsening(parts):
 
 
 def _merged(mechanisms):
-    """What `mechanisms` compose to, in an order of its own: a list of pairs,
-    mechanisms and how often they run. Nothing is lost, unless very many are
+    """The composition of `mechanisms`, in a fixed order: a list of pairs, a
+    mechanism and how often it runs. Nothing is lost, unless very many are
     sampled in different ways."""
     precision = []
     steps, rest = collections.Counter(), collections.Counter()
@@ -227,11 +227,11 @@ def _merged(mechanisms):
 
 
 def _worst_of_several(steps):
-    """Few sampled mechanisms that cost at least what many do: of neighbours in
-    a list the largest rate and the smallest noise.
+    """Few sampled mechanisms that cost at least as much as many: neighbours in
+    a list become one with the largest rate and the smallest noise.
 
     Args:
-        steps: dict, how many steps there are of which mechanism.
+        steps: dict from mechanisms to numbers of steps.
     """
     size = max(1, -(-len(steps) // _MOST_SAMPLED))
     found = []
@@ -254,9 +254,9 @@ def epsilon_with_overflow(
 ):
     """Smallest epsilon that pays for noise and for overflowing buffers.
 
-    Iterates `epsilon = epsilon_of(delta - (1 + exp(epsilon)) * probability)`
-    upwards from `epsilon_of(delta)`, which never passes the solution, and
-    then goes up in steps far below its error until the inequality holds.
+    It iterates `epsilon = epsilon_of(delta - (1 + exp(epsilon)) *
+    probability)` upwards from `epsilon_of(delta)`, which never exceeds the
+    solution. Then it goes up in small steps until the inequality holds.
 
     Args:
         epsilon_of: decreasing function of delta, the inverse of `delta_of`.

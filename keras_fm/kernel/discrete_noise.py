@@ -1,8 +1,8 @@
 """Integer noise of an exact law, from the operating system's random words.
 
 Discrete Laplace and Gaussian samples (after Canonne, Kamath and Steinke 2020,
-by a table of blocks). Given uniform random bits every sample has the stated
-law exactly: no floating point number decides one. Proofs:
+with a table of blocks). Given uniform random bits, every sample has exactly
+the stated law: no floating point number decides one. Proofs:
 docs/proofs/lattice_noise.md.
 
 Example:
@@ -21,13 +21,13 @@ from fractions import Fraction
 
 import numpy as np
 
-# The random word of a draw: 32 bits for the block, then sign, acceptance, and
+# The bits of a draw's random word: 32 for the block, then sign, acceptance, and
 # offset in the block. A wider block takes its offset from a second word.
 _ACCEPT_BITS = 15
 _OFFSET_BITS = 16
 _LARGEST_OFFSET_BITS = 40
-# Blocks of 2^m values with 2^9 to 2^10 blocks to a scale: one draw in about
-# 1500 then needs its exponential. Finer tables leave the cache.
+# Blocks hold 2^m values, 2^9 to 2^10 blocks per scale. One draw in about 1500
+# then needs its exponential. Finer tables do not fit into the cache.
 _SCALE_BITS = 9
 _COLUMN_BITS = 13
 _LARGEST_SCALE = 2 ** (_LARGEST_OFFSET_BITS + _SCALE_BITS + 1)
@@ -36,18 +36,18 @@ _FURTHEST_EXPONENT = 45
 # Precision of the table's exponentials, and of the first comparison.
 _TABLE_BITS = 128
 _ACCEPT_MASK = np.uint64(2**_ACCEPT_BITS - 1)
-# Draws handled at once: what they need stays in the second-level cache.
+# Draws handled at once, so that their data stay in the second-level cache.
 _CHUNK = 2**14
-# No sample is longer: sums with a saturated statistic stay below 2^63.
+# No sample is larger: sums with a saturated statistic stay below 2^63.
 _NOISE_LIMIT = 2**62
 
 
 class OSWords:
     """Random 64-bit words of the operating system's generator.
 
-    On Linux that is ChaCha20, keyed from and rekeyed with the kernel's
-    entropy. Nothing is kept in the process: there is no key to leak, and a
-    forked process draws different words.
+    On Linux this is ChaCha20, keyed from and rekeyed with the kernel's
+    entropy. The process keeps nothing: there is no key to leak, and a forked
+    process draws different words.
     """
 
     private = True
@@ -72,7 +72,7 @@ class SeededWords:
         self._philox = np.random.Philox(np.random.SeedSequence(seed))
 
     def generator(self):
-        """A NumPy generator of the same seed, far from these words."""
+        """A NumPy generator of the same seed, whose stream is another."""
         return np.random.Generator(self._philox.jumped())
 
     def words(self, count):
@@ -92,8 +92,8 @@ class SeededWords:
 def exp_bounds(numerator, denominator, bits):
     """Encloses `2**bits * exp(-numerator / denominator)` by integers.
 
-    A Taylor series at the argument over a power of two, then squarings, in
-    integers with every rounding directed outwards.
+    It sums a Taylor series at the argument over a power of two and then
+    squares the sum, in integers, with every rounding directed outwards.
 
     Args:
         numerator: int >= 0.
@@ -102,7 +102,7 @@ def exp_bounds(numerator, denominator, bits):
 
     Returns:
         Integers `(low, high)` with `low <= 2**bits * exp(...) <= high`. They
-        are equal or adjacent but for arguments next to a rounding boundary.
+        are equal or adjacent, except next to a rounding boundary.
 
     Example:
 
@@ -116,7 +116,7 @@ def exp_bounds(numerator, denominator, bits):
     work = bits + 32
     argument = (numerator << work) // denominator
     halvings = max(0, argument.bit_length() - work + 8)
-    # The same integer with more fractional bits is the argument halved.
+    # The same integer with more fractional bits is a halved argument.
     places = work + halvings
     one = 1 << places
     total, term, k = one, one, 0
@@ -137,12 +137,12 @@ def exp_bounds(numerator, denominator, bits):
 def exp_bounds_in_a_row(first, second, count, bits):
     """Encloses `2**bits * exp(-(k * first + k * (k - 1) / 2 * second))`.
 
-    Each is the last one times a ratio, and so is each ratio: some ten times
-    faster than a series for each, with every rounding directed outwards.
+    Each is the last one times a ratio, and so is each ratio. This is some ten
+    times faster than a series for each. Every rounding is directed outwards.
 
     Args:
-        first, second: `Fraction`s >= 0, the exponent at 1, and how much more
-            the next step adds than this one.
+        first, second: `Fraction`s >= 0: the exponent at 1, and by how much
+            each step adds more than the one before.
         count: int >= 0, up to 2^20.
         bits: int > 0.
 
@@ -154,7 +154,7 @@ def exp_bounds_in_a_row(first, second, count, bits):
     >>> exp_bounds_in_a_row(Fraction(1), Fraction(0), 2, 20)
     [(1048576, 1048576), (385749, 385750)]
     """
-    # Errors add up to 2 k^2 units of these, far below one of the result.
+    # Errors add up to 2 k^2 units of these bits, far below one of the result.
     work = bits + 64
     low, high = 1 << work, 1 << work
     least, most = exp_bounds(first.numerator, first.denominator, work)
@@ -170,18 +170,18 @@ def exp_bounds_in_a_row(first, second, count, bits):
 class SymmetricSampler:
     """Integers x with probability proportional to `exp(-energy(|x|))`.
 
-    |x| is cut into blocks of 2^m values. A block is drawn with its largest
-    weight, by an alias table of 64-bit integers, a value in it uniformly, and
-    the value is accepted with its weight over that of the block. Nearly all
-    are accepted on 15 bits; the others are compared in Python's integers, to
-    as many further random bits as it takes. Past the last block, blocks have
-    weights halved again and again.
+    |x| is cut into blocks of 2^m values. An alias table of 64-bit integers
+    draws a block by its largest weight. A value in it is drawn uniformly, and
+    accepted with its weight over that of the block. Nearly all are accepted
+    on 15 bits; the others are compared in Python's integers, to as many
+    further random bits as it takes. Past the last block, the weights of
+    blocks are halved again and again.
 
     `energy` is a convex, increasing polynomial of degree two at most, 0 at 0.
     """
 
     def __init__(self, scale):
-        """Builds the table, some 10 ms for large scales.
+        """Builds the table, which takes some 10 ms for large scales.
 
         Args:
             scale: Fraction, the distance over which the energy grows by
@@ -198,7 +198,7 @@ class SymmetricSampler:
         raise NotImplementedError
 
     def _lay_blocks(self):
-        """Weights of blocks, of the tail, and of what is always rejected."""
+        """Weights of blocks, of the tail, and of certain rejection."""
 
         def exponent(block):
             return Fraction(*self._energy(block * self._width))
@@ -222,7 +222,7 @@ class SymmetricSampler:
         )
         upper = [high for _, high in bounds]
         total = sum(upper[:-1]) + tail * upper[-1]
-        # Integers up to 2^64 in all, after every weight is rounded up.
+        # Integers up to 2^64 in total, after every weight is rounded up.
         self._unit = ((2**64 - blocks - tail) << _TABLE_BITS) // total
         self._weights = [-(-self._unit * high >> _TABLE_BITS) for high in upper]
         self._blocks = blocks
@@ -231,8 +231,8 @@ class SymmetricSampler:
             tail * self._weights[-1],
             2**64 - used,
         ]
-        # Numbers below these are accepted wherever in the block: no value in
-        # it weighs less than the first of the next one.
+        # Numbers below these are accepted anywhere in the block: no value in
+        # it weighs less than the first value of the next block.
         last = bounds[:-1] if self._shift == 0 else bounds[1:]
         self._sure = [
             (self._unit * low << _ACCEPT_BITS) // (weight << _TABLE_BITS)
@@ -258,12 +258,12 @@ class SymmetricSampler:
                 rich.pop()
                 if left[donor] < capacity:
                     poor.append(donor)
-        # A 64-bit number keeps its column i if it is below this.
+        # A 64-bit number below this keeps its column i.
         self._threshold = [i * capacity + t for i, t in enumerate(threshold)]
         self._alias = np.array(alias, np.int64)
-        # Half of the bits decide, unless they are those of the threshold.
+        # The upper 32 bits decide, unless they equal those of the threshold.
         self._high = np.array([t >> 32 for t in self._threshold], np.uint64)
-        # Of the tail and of rejections nothing is accepted at once.
+        # Draws of the tail or of rejection are never accepted at once.
         sure = self._sure + [0] * (columns - len(self._sure))
         self._sure = np.array(sure, np.uint64)
 
@@ -284,7 +284,7 @@ class SymmetricSampler:
         out = np.empty(size, np.int64)
         filled = 0
         while filled < size:
-            # A few more than are missing, so that one pass mostly does.
+            # A few more than are missing, so that one loop mostly suffices.
             missing = size - filled
             count = min(_CHUNK, missing + missing // 256 + 8)
             drawn = self._draw(count, source)[:missing]
@@ -293,7 +293,7 @@ class SymmetricSampler:
         return out
 
     def _draw(self, count, source):
-        """The accepted ones of `count` draws."""
+        """The accepted values of `count` draws."""
         word = source.words(count)
         high = word >> np.uint64(32)
         column = (high >> np.uint64(32 - self._column_bits)).view(np.int64)
@@ -317,13 +317,13 @@ class SymmetricSampler:
             )
             sure[i] = value is not None
             x[i] = value or 0
-        # Zero has one sign only; else it would come twice as often.
+        # Zero has one sign only; otherwise it would come twice as often.
         sure &= x >= negative
         x = (x ^ -negative) + negative
         return x if sure.all() else x[sure]
 
     def _symbol(self, high, column, source):
-        """The symbol of 32 bits, with 32 more if they do not decide."""
+        """The symbol of 32 bits. It draws 32 more if they do not decide."""
         threshold = self._threshold[column]
         if high == threshold >> 32:
             keeps = (high << 32 | _integer(source) >> 32) < threshold
@@ -375,7 +375,7 @@ def _integer(source):
 
 
 def positive_fraction(name, value):
-    """`value` exactly, if it is a finite number greater than 0."""
+    """`value` as an exact fraction; it must be finite and greater than 0."""
     exact = None
     if isinstance(value, numbers.Rational) and not isinstance(value, bool):
         # NumPy's integers would overflow inside a Fraction.
@@ -394,8 +394,8 @@ class DiscreteLaplace(SymmetricSampler):
     """Integers with probability proportional to `exp(-|x| / scale)`.
 
     Also called two-sided geometric (Ghosh, Roughgarden and Sundararajan
-    2009). Added to integers of L1 sensitivity `D` it is `D / scale`-private,
-    exactly.
+    2009). Added to integers of L1 sensitivity `D`, it is exactly
+    `D / scale`-private.
 
     Args:
         scale: positive number below 2^50: an int, a `Fraction`, or a float,

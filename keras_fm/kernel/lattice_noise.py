@@ -1,10 +1,10 @@
 """Noise on a power-of-two lattice, exact on a real machine.
 
-A continuous density sampled in floating point leaves holes and steps that an
-observer of the output can tell apart (Mironov 2012). Here a statistic is
-rounded to the multiples of a public power of two, the noise is an integer
-number of steps (`discrete_noise`), and the sum is formed in 64-bit
-integers. Proofs: docs/proofs/lattice_noise.md.
+A continuous density sampled in floating point leaves holes and steps, which
+reveal something to an observer of the output (Mironov 2012). Here a statistic
+is rounded to multiples of a public power of two. The noise is an integer
+number of steps (`discrete_noise`), and the sum is formed in 64-bit integers.
+Proofs: docs/proofs/lattice_noise.md.
 
 Example:
 
@@ -35,11 +35,11 @@ from keras_fm.kernel.discrete_noise import (
     positive_fraction,
 )
 
-# Numbers of a release handled at once: no large array but the result.
+# Numbers of a release handled at once, so that only the result is large.
 _PART = 2**18
 # Sums of a saturated statistic and noise stay below 2^63.
 _SATURATION = 2.0**62
-# Variance, in steps squared, that pays for a lattice instead of the line.
+# Extra variance, in steps squared, that pays for a lattice in place of a line.
 _SMOOTHING_VARIANCE = 4
 
 
@@ -54,7 +54,7 @@ class Lattice:
     exponent: int
 
     def __post_init__(self):
-        # Steps and sums of up to 2^63 of them are then normal numbers.
+        # Steps, and sums of up to 2^63 of them, are then normal numbers.
         checks.integer(
             "exponent",
             self.exponent,
@@ -76,7 +76,7 @@ class Lattice:
                 `sensitivity`.
 
         Returns:
-            `Lattice`. All arguments are public, so it is.
+            `Lattice`. It is public, because all arguments are.
 
         Example:
 
@@ -101,8 +101,8 @@ class Lattice:
     def rounded(self, values):
         """Rounds to the nearest points, ties to the even one, exactly.
 
-        Results beyond `largest`, 2^62 steps, are moved to there, which
-        enlarges no distance; an error would tell something of the data.
+        Results beyond `largest`, 2^62 steps, are moved to `largest`, which
+        increases no distance. An error would reveal something of the data.
 
         Args:
             values: floats, finite for every data set.
@@ -111,13 +111,13 @@ class Lattice:
             int64 array of the same shape, in steps.
 
         Raises:
-            ValueError: if a value is infinite or not a number. No statistic
-                may be either on any data set: clip the records first.
+            ValueError: if a value is infinite or NaN. No statistic may be
+                either on any data set: clip the records first.
         """
         values = np.asarray(values, np.float64)
         more = ". Clip the records before they are summed."
         checks.finite("values", values, more)
-        # Scaling is exact but for numbers next to 0 or past the clip.
+        # Scaling is exact except for numbers next to 0 or past the clip.
         with np.errstate(over="ignore", under="ignore"):
             scaled = np.ldexp(values, -self.exponent)
         scaled = np.rint(np.clip(scaled, -_SATURATION, _SATURATION))
@@ -126,26 +126,26 @@ class Lattice:
     def values(self, integers):
         """Points as float64: exact up to 2^53 steps, then rounded.
 
-        The rounding sees only what is released anyway.
+        The rounding uses only numbers that are released anyway.
         """
         points = np.asarray(integers, np.int64).astype(np.float64)
         return np.ldexp(points, self.exponent)
 
     def sensitivity(self, sensitivity, dimension, norm):
-        """Bounds the distance of two neighbours' rounded vectors.
+        """Bounds the distance between two neighbours' rounded vectors.
 
-        Every coordinate moves by half a step at most, so the L1 distance
-        grows by `dimension` steps at most and the L2 distance by
-        `sqrt(dimension)` steps; both are then rounded down to what integer
-        vectors can have.
+        Every coordinate moves by at most half a step. So the L1 distance
+        grows by at most `dimension` steps, and the L2 distance by at most
+        `sqrt(dimension)` steps. Both are then rounded down to a length that
+        integer vectors can have.
 
         Args:
-            sensitivity: float > 0 of the vector before, in `norm`.
+            sensitivity: float > 0, before rounding, in `norm`.
             dimension, norm: as in `for_statistic`.
 
         Returns:
-            `Fraction`, in steps: an integer for `"l1"`, an upper bound of the
-            root of one (relative excess below 2^-60) for `"l2"`.
+            `Fraction`, in steps: an integer for `"l1"`; for `"l2"` an upper
+            bound of an integer's root (relative excess below 2^-60).
 
         Example:
 
@@ -161,7 +161,7 @@ class Lattice:
 
 
 def _rounding_cost(dimension, norm):
-    """Steps by which rounding can enlarge a distance; an upper bound."""
+    """An upper bound on how much rounding enlarges a distance, in steps."""
     dimension = checks.count("dimension", dimension)
     if checks.either("norm", norm, ("l1", "l2")) == "l1":
         return Fraction(dimension)
@@ -223,7 +223,7 @@ def laplace_release(*, sensitivity, epsilon, dimension, precision=2.0**-14):
         dimension: int >= 1, number of coordinates in which the vectors of
             two neighbours can differ.
         precision: float > 0, see `Lattice.for_statistic`; the noise is
-            larger than unrounded noise by this fraction at most.
+            larger than unrounded noise by at most this fraction.
 
     Returns:
         `LatticeRelease`.
@@ -250,11 +250,11 @@ def gaussian_release(
 ):
     """Discrete Gaussian noise, as private as a continuous Gaussian.
 
-    Its privacy losses, and those of all compositions with other mechanisms,
-    are those of a Gaussian mechanism with this `noise_multiplier`, up to
+    Its privacy losses, alone or composed with other mechanisms, are those of
+    a Gaussian mechanism with this `noise_multiplier`, up to
     `log_ratio(dimension)` (below 1e-21 for any vector that fits a machine).
-    That takes a variance of `(noise_multiplier * sensitivity)^2`, with the
-    sensitivity of the rounded vector, and 4 steps squared more.
+    For that its variance is `(noise_multiplier * sensitivity)^2`, with the
+    sensitivity of the rounded vector, plus 4 steps squared.
 
     Args:
         sensitivity: float > 0, L2 sensitivity of the vector.
@@ -289,11 +289,10 @@ def gaussian_release(
 def log_ratio(dimension):
     """How far `gaussian_release` is from a continuous Gaussian.
 
-    There is a mechanism that only processes the output of a Gaussian
-    mechanism further, and whose probabilities are those of the release up to
-    factors within `exp(-eta)` and `exp(eta)`. A Gaussian that is
-    `(epsilon, delta)`-private makes the release
-    `(epsilon + 2 eta, exp(eta) delta)`-private; over several releases the
+    Some post-processing of a Gaussian mechanism has the probabilities of the
+    release, up to factors between `exp(-eta)` and `exp(eta)`. If the Gaussian
+    is `(epsilon, delta)`-private, the release is
+    `(epsilon + 2 eta, exp(eta) delta)`-private. Over several releases the
     etas add up.
 
     Args:
@@ -308,7 +307,7 @@ def log_ratio(dimension):
     True
     """
     dimension = checks.count("dimension", dimension)
-    # By Poisson summation the weights of a Gaussian on a shifted lattice add
-    # up to the integral but for this fraction of it; doubled for both sums.
+    # By Poisson summation, the weights of a Gaussian on a shifted lattice add
+    # up to the integral, except for this fraction; doubled for both sums.
     error = 2 * math.exp(-2 * math.pi**2 * _SMOOTHING_VARIANCE)
     return 2.001 * dimension * error

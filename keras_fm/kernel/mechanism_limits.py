@@ -1,7 +1,7 @@
-"""Which numbers may be parameters of a mechanism.
+"""The allowed range of each parameter of a mechanism.
 
-The limits are far beyond every use, and such that floats hold what is made of
-them: squares, quotients, and sums over thousands of mechanisms.
+The limits are far beyond every use. Within them floats hold all that is
+computed: squares, quotients, and sums over thousands of mechanisms.
 """
 
 from keras_fm.kernel import checks
@@ -16,10 +16,10 @@ _LIMITS = {
 
 
 def checked(name, value):
-    """A parameter as a float, or as an int where it counts.
+    """A parameter as a float, or as an int if it is a count.
 
     Raises:
-        ValueError: if it is no number, or outside its limits.
+        ValueError: if it is not a number, or outside its limits.
 
     Example:
 

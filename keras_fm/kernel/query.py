@@ -1,17 +1,16 @@
-"""What is asked of records: a sum, and how far one privacy unit moves it.
+"""Sums over records, and how far one privacy unit can move them.
 
-Read from above: `SumQuery` is any sum of arrays, and how it is laid out for a
-mechanism; `OwnedSumQuery` one whose unit may be an owner of several records;
-`QuadraticQuery` the sums that every objective needs that is quadratic in its
-weights. For records (h_i, t_i), a feature vector and a target vector, that is
+`SumQuery` is any sum of arrays, and its layout for a mechanism.
+`OwnedSumQuery` is one whose unit may be an owner of several records.
+`QuadraticQuery` has the sums for every objective that is quadratic in its
+weights. For records (h_i, t_i), a feature vector and a target vector, they are
 
     A = sum_i h_i h_i^T    and    S = sum_i h_i t_i^T,
 
-so these two are all that is ever read. What t is, and how the objective is
-put together from A and S, is said by the subclass. The proofs are in
-docs/proofs/cross_entropy.md (one record), docs/proofs/reconstruction.md (any
-targets, several records of one owner) and docs/proofs/labels.md (labels
-alone).
+and nothing else is used. A subclass defines t, and how the objective is made
+from A and S. The proofs are in docs/proofs/cross_entropy.md (one record),
+docs/proofs/reconstruction.md (any targets, several records of one owner) and
+docs/proofs/labels.md (labels alone).
 """
 
 import abc
@@ -59,7 +58,7 @@ class SumQuery(abc.ABC):
         return sum(math.prod(shape) for shape in self.shapes)
 
     def pack(self, statistics, norm):
-        """The vector that is perturbed."""
+        """The vector that gets the noise."""
         return np.concatenate(
             [np.array(s, dtype=np.float64).ravel() for s in statistics]
         )
@@ -75,12 +74,12 @@ class SumQuery(abc.ABC):
         return tuple(found)
 
     def public_part(self, statistics):
-        """Statistics by name that hold nothing secret under the relation of
-        the query: a release has them as they are, and `unpack` has not."""
+        """Statistics by name that are not secret under the relation of the
+        query. A release holds them unchanged; `unpack` does not give them."""
         return {}
 
     def rounding_error(self, norm):
-        """How far the computed vector may be from that of real numbers, see
+        """How far the computed vector may be from the exact one, see
         `summation.error_bound`."""
         return summation.error_bound(
             self.sensitivity(norm, neighbours="add_remove"),
@@ -94,10 +93,10 @@ class SumQuery(abc.ABC):
 class OwnedSumQuery(SumQuery):
     """A `SumQuery` whose privacy unit may be an owner of several records.
 
-    Fields of the dataclass that derives from it: `grouped`, whether an
+    A dataclass that derives from it has two fields. `grouped`: whether an
     owner's records are summed and scaled back to the norms that one record
-    may have, and `reach`, how many other units' records may depend on one
-    unit's data.
+    may have. `reach`: how many other units' records may depend on one unit's
+    data.
     """
 
     grouped: bool
@@ -111,7 +110,7 @@ class OwnedSumQuery(SumQuery):
         """Sensitivity of the vector for one record."""
 
     def _unit(self, norm, replace):
-        """What one privacy unit's own records may change."""
+        """How much one privacy unit's own records may change."""
         if self.grouped and replace:
             return 2 * self._record(norm, replace=False)
         return self._record(norm, replace)
@@ -119,9 +118,9 @@ class OwnedSumQuery(SumQuery):
     def sensitivity(self, norm, *, neighbours):
         """Sensitivity of the vector that `pack` gives.
 
-        Of one record: see `proof`. An owner of several (`grouped`): the same
-        for add_remove, twice that for replace_one, or less where the query
-        says why. Each of `reach` other units adds the larger of the two.
+        For one record see `proof`. For an owner of several (`grouped`): the
+        same under add_remove, and twice that under replace_one, or less if
+        the query proves it. Each of `reach` other units adds the larger one.
         docs/proofs/reconstruction.md, propositions 3 and 4.
 
         Args:
@@ -131,8 +130,8 @@ class OwnedSumQuery(SumQuery):
         replace = is_replaced(norm, neighbours)
         total = self._unit(norm, replace)
         if self.reach:
-            # A record reached may change, or appear and vanish: where a
-            # record's largest part is constant the second is more.
+            # A reached record may change, or appear or vanish. If a record's
+            # largest part is constant, the second is more.
             total += self.reach * max(
                 self._unit(norm, replace=True), self._unit(norm, replace=False)
             )
@@ -162,14 +161,14 @@ class OwnedSumQuery(SumQuery):
         scale = 1.0
         for norm in NORMS:
             length = summation.lengths(self.pack(own, norm)[None], norm)[0]
-            # Inside by more than the length is wrong; no jump at the bound.
+            # The margin exceeds the error of the length; no jump at the bound.
             bound = self._record(norm, replace=False) * (1 - 1e-12)
             if length > bound:
                 scale = min(scale, bound / length)
         return scale
 
     def rounding_error(self, norm):
-        """How far the computed vector may be from that of real numbers, see
+        """How far the computed vector may be from the exact one, see
         `summation.error_bound`."""
         return summation.error_bound(
             self._record(norm, replace=False),
@@ -178,18 +177,18 @@ class OwnedSumQuery(SumQuery):
         )
 
 
-# What an entry says of which other units' records depend on one unit.
+# How an entry states that other units' records depend on one unit's data.
 REACHES = "one unit's data enters the records of at most"
 
 
 def reach_in_words(reach):
-    """For the ledger; nothing where each unit has records of its own."""
+    """`reach` for the ledger; nothing if no unit enters others' records."""
     return f"; {REACHES} {reach} other units" if reach else ""
 
 
 def is_replaced(norm, neighbours):
-    """Whether a record is replaced, rather than added or removed, after a
-    check of the norm in which the change is measured."""
+    """Whether a record is replaced, not added or removed. Also checks the norm
+    in which the change is measured."""
     checks.either("norm", norm, NORMS)
     return Neighbours.of(neighbours).replaces
 
@@ -214,28 +213,28 @@ def clipped_sensitivity(bound, norm, neighbours):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class QuadraticQuery(OwnedSumQuery):
-    """A and S of records, with their sensitivities.
+    """The sums A and S over records, with their sensitivities.
 
     Args:
         num_features: int m, length of a feature vector h (bias entry
             included).
         feature_bound: C, bound on `||h||_2`.
-        feature_l1_bound: `None`, or B >= C, a further bound on `||h||_1`:
-            sqrt(s) C of features that have at most s entries other than
-            zero. It lowers L1 sensitivities, and with them the noise of a
-            pure epsilon, where B is below sqrt(m) C.
+        feature_l1_bound: `None`, or B >= C, a bound on `||h||_1`: sqrt(s) C
+            for features with at most s nonzero entries. If B is below
+            sqrt(m) C it lowers L1 sensitivities, and with them the noise of
+            a pure epsilon.
         nonnegative: whether every feature is known to be >= 0; negative
             ones are then refused. It lowers replace_one sensitivities.
         quadratic_scale: alpha > 0. The released vector is (A / alpha, S):
             a larger alpha gives A more of the noise and S less.
         grouped: whether the privacy unit is an owner of several records (a
-            user): the owner's records are summed, and the sum is scaled back
+            user). The owner's records are summed, and the sum is scaled back
             to the norm that one record may have.
         reach: int >= 0, how many *other* privacy units' records may depend
             on one unit's data (a friend's behaviour among the features).
-        public_features: whether labels alone are secret, which is
-            `neighbours="replace_label"` and no other relation: A is released
-            as it is, and S alone has noise.
+        public_features: whether only the labels are secret, which is
+            `neighbours="replace_label"` and no other relation. A is released
+            unchanged, and only S gets noise.
     """
 
     num_features: int
@@ -250,9 +249,9 @@ class QuadraticQuery(OwnedSumQuery):
     names: typing.ClassVar[tuple[str, ...]] = ("quadratic", "linear")
     proof_of_one_record = "docs/proofs/cross_entropy.md"
     proof_of_labels = "docs/proofs/labels.md"
-    # Whether targets are labels, which features do not tell.
+    # Whether targets are labels, which features do not reveal.
     targets_are_labels = True
-    # Sums of that many records are exact if that is asked for.
+    # Sums over so many records can be exact.
     exact_rows = summation.EXACT_ROWS
 
     def __post_init__(self):
@@ -291,7 +290,7 @@ class QuadraticQuery(OwnedSumQuery):
 
     @abc.abstractmethod
     def targets(self, y, n, clip):
-        """What a batch of `n` records gives as targets, `(n, M)` float64."""
+        """The targets of a batch of `n` records, `(n, M)` float64."""
 
     @property
     @abc.abstractmethod
@@ -318,7 +317,7 @@ class QuadraticQuery(OwnedSumQuery):
     @property
     def _dense_features(self):
         """r, bound on `||h||_1^2 / C^2`: how many equal entries reach the L1
-        bound B. Without one m, which bounds it for all vectors."""
+        bound B. Without B it is m, which holds for all vectors."""
         if self.feature_l1_bound is None:
             return self.num_features
         # No vector is longer in the L2 norm than in the L1 norm.
@@ -330,11 +329,11 @@ class QuadraticQuery(OwnedSumQuery):
 
         L2 (Frobenius): C^2 (add_remove), sqrt(2) C^2 (replace_one).
         L1 (upper triangle): C^2 (1 + r) / 2 (add_remove), attained by r
-        equal entries; the smaller one of C^2 sqrt(m (m + 3) / 2), approached
-        by vectors constant on two halves, and C^2 (1 + r), attained by
-        vectors without a common entry (replace_one). Here r is m, or
-        (B / C)^2 with B = `feature_l1_bound` if that is less. For m = 1, C^2
-        in all cases.
+        equal entries. Under replace_one, the smaller of two:
+        C^2 sqrt(m (m + 3) / 2), approached by vectors constant on two
+        halves, and C^2 (1 + r), attained by vectors without a common entry.
+        Here r is m, or (B / C)^2 with B = `feature_l1_bound` if that is
+        less. For m = 1, C^2 in all cases.
         docs/proofs/cross_entropy.md, propositions 1 and 2.
         """
         return self._quadratic(norm, is_replaced(norm, neighbours))
@@ -351,7 +350,7 @@ class QuadraticQuery(OwnedSumQuery):
         return square * (1 + r) / 2
 
     def linear_sensitivity(self, norm, *, neighbours):
-        """Sensitivity of S for one record, T and T_1 the bounds on targets.
+        """Sensitivity of S for one record; T and T_1 bound the targets.
 
         L2: C T (add_remove); replace_one 2 C T, or sqrt(2) C T if features
         are nonnegative and targets aligned, where <h, h'><t, t'> >= 0.
@@ -376,21 +375,20 @@ class QuadraticQuery(OwnedSumQuery):
         """Sensitivity of the released vector (A / alpha, S).
 
         One record. L1: the sum of the parts. L2:
-        sqrt(C^4 / alpha^2 + C^2 T^2) (add_remove). For replace_one the parts
-        are not at their worst for the same pair; with s = |<h, h'>| the
-        squared distance is at most
+        sqrt(C^4 / alpha^2 + C^2 T^2) (add_remove). Under replace_one, no pair
+        is the worst for both parts. With s = |<h, h'>| the squared distance
+        is at most
 
             2 (C^4 - s^2) / alpha^2 + 2 C^2 T^2 + 2 s T^2,
 
-        largest at s = min(alpha^2 T^2 / 2, C^2); without the last term, at
-        s = 0, if features are nonnegative and targets aligned.
+        largest at s = min(alpha^2 T^2 / 2, C^2). If features are nonnegative
+        and targets aligned, it is without the last term, at s = 0.
         docs/proofs/cross_entropy.md, proposition 4.
 
         An owner of several records (`grouped`): the same for add_remove,
         twice the add_remove value for replace_one (sqrt(2) times for A alone
-        in the L2 norm). Each of `reach` other
-        units adds the replace_one value. docs/proofs/reconstruction.md,
-        propositions 3 and 4.
+        in the L2 norm). Each of `reach` other units adds the replace_one
+        value. docs/proofs/reconstruction.md,
 
         Labels alone (`public_features`), replace_label: of S, C D with D the
         longest change of a target in L2 (sqrt(2) for one-hot labels, 1 for a
@@ -462,7 +460,7 @@ class QuadraticQuery(OwnedSumQuery):
     # Statistics ----------------------------------------------------------
 
     def _reads(self, targets):
-        """What a release reads, in words; `targets` describes S."""
+        """What a release uses, in words; `targets` describes S."""
         m = self.num_features
         words = f"A = sum h h^T ({m} x {m})"
         if targets:
@@ -502,7 +500,7 @@ class QuadraticQuery(OwnedSumQuery):
                 in one batch, next to each other.
             clip: whether rows outside the bound are scaled back.
             exact: whether features and targets are cut to a grid
-                (`summation.on_grid`) where sums over up to `exact_rows`
+                (`summation.on_grid`), on which sums over up to `exact_rows`
                 records have no rounding.
 
         Raises:
@@ -532,8 +530,8 @@ class QuadraticQuery(OwnedSumQuery):
         return tuple(s + b for s, b in zip(statistics, batch))
 
     def _weighed(self, rows, targets):
-        """Rows and targets, no longer than they were, of which A and S are
-        made."""
+        """The rows and targets of which A and S are made, no longer than they
+        were."""
         return rows, targets
 
     def _sum(self, rows, targets):
@@ -556,7 +554,7 @@ class QuadraticQuery(OwnedSumQuery):
         quadratic, linear = statistics
         quadratic = blas.dsyrk(1.0, rows.T, 1.0, quadratic, overwrite_c=True)
         if targets.size:
-            # NumPy has a BLAS of its own, whose threads would compete.
+            # NumPy has its own BLAS, whose threads would compete.
             more = blas.dgemm(1.0, rows.T, targets.T, trans_b=True)
             linear = linear + more
         return quadratic, linear
@@ -574,7 +572,7 @@ class QuadraticQuery(OwnedSumQuery):
 
     @property
     def grid_steps(self):
-        """Of features and of targets."""
+        """Grid steps of features and of targets."""
         bounds = self.feature_bound, self.target_bound or 1.0
         return tuple(summation.grid_step(bound) for bound in bounds)
 
@@ -611,11 +609,11 @@ class QuadraticQuery(OwnedSumQuery):
 
     def pack(self, statistics, norm):
         """Flattens (A / alpha, S) so that `norm` of the vector is the norm
-        the sensitivity refers to.
+        that the sensitivity refers to.
 
         For `"l2"` off-diagonal entries of A are multiplied by sqrt(2), so
         the vector's length is the Frobenius norm; for `"l1"` every entry of
-        the upper triangle counts once. With `public_features` S alone.
+        the upper triangle counts once. With `public_features`, S alone.
         """
         quadratic, *linear = statistics
         if self.public_features:

@@ -1,7 +1,7 @@
 """Records in any form in which Keras users hold them: a row is a record.
 
-One streaming pass (`batches`), several that must give the same records
-(`Passes`), and one in which the records of an owner come together.
+`batches` reads them once. `Passes` reads them several times, and checks that
+each time gives the same.
 """
 
 import copy
@@ -16,11 +16,10 @@ from keras_fm.kernel.reads import columns, fixed_rows
 
 
 def batches(data, batch_size=4096, labelled=True):
-    """Yields `(x, y)` NumPy batches from `data`, each row once: a record.
+    """Yields `(x, y)` NumPy batches from `data`, every row once: a record.
 
     x is one array, or a structure of several: a list or dict, nested too.
-    A whole pass without a record is an error: what it released would be
-    noise alone.
+    Data without any record are an error: their release would be noise alone.
 
     Args:
         data: a tuple `(x, y)` of arrays with equal first dimension, a
@@ -95,7 +94,7 @@ def _is_sequence(data):
 
 
 def number(data):
-    """How many records arrays hold, or `None` for other data."""
+    """How many records arrays hold; `None` for other data."""
     x = data[0] if isinstance(data, (tuple, list)) else data
     if isinstance(data, (tuple, list)) or columns.are_inputs(x):
         first = columns.flatten(x)[0][1]
@@ -123,7 +122,7 @@ def _array_batches(data, batch_size):
 
 
 def checked_pair(pair):
-    """x and labels as arrays of as many records."""
+    """x and labels as arrays with equally many records."""
     x, y = (columns.arrays(v, name) for v, name in zip(pair, "xy"))
     if columns.are_several(y):
         raise ValueError(
@@ -164,7 +163,7 @@ def _labelled_pair(batch):
 
 
 def without_tuple(data):
-    """x of `(x,)`, which Keras takes for x alone."""
+    """x of `(x,)`: Keras takes this tuple for x alone."""
     return data[0] if isinstance(data, tuple) and len(data) == 1 else data
 
 
@@ -179,11 +178,11 @@ def _unlabelled_pair(batch):
 
 
 def check(data):
-    """Refuses a data set without end, one that leaves out what does not fill a
-    batch, one with weights, and a loader that draws with replacement.
+    """Refuses a data set without end, one that drops an incomplete batch, one
+    with weights, and a loader that draws with replacement.
 
-    A release counts the rows that it is given; nothing is read here, and
-    nothing looks into what a data set is made of.
+    A release counts the rows that it gets. The check reads no record and does
+    not look into the parts of a data set.
 
     Args:
         data: see `batches`.
@@ -217,7 +216,7 @@ def _check_dataset(data):
     for name, part in columns.flatten(spec, "data"):
         columns.check_dense(part, name)
         shape = part.shape
-        # Of a batch that may be short, the number of rows is not known.
+        # A batch that may be short has no known number of rows.
         if shape.rank and (shape[0] or 0) > 1 and count != 1:
             raise ValueError(
                 "The dataset leaves out what does not fill a batch, so that "
@@ -233,7 +232,7 @@ def _of_one_length(data, batches):
 
     Raises:
         ValueError: if records of several batches have different lengths, or
-            a dataset does not say how long they are.
+            a dataset does not state their length.
     """
     unknown, several, forms = _has_unknown_lengths(data), False, set()
     for x, y in batches:
@@ -260,7 +259,7 @@ def _has_unknown_lengths(data):
 
 
 def _check_loader(loader):
-    # A `batch_sampler` of one's own has no sampler that is used.
+    # A custom `batch_sampler` need not have a sampler.
     sampler = getattr(loader.batch_sampler, "sampler", None)
     rows = loader.dataset
     count = len(rows) if hasattr(rows, "__len__") else None
@@ -279,15 +278,15 @@ def _check_loader(loader):
         )
 
 
-# Several passes, and owners ---------------------------------------------------
+# Several runs over the records ------------------------------------------------
 
 
 class Passes:
-    """Whole passes over records: each must give as many as the first.
+    """Whole runs over the records: each must give as many as the first.
 
     Args:
-        n: int, how many there are; `None` until the first pass has ended.
-        compared: whether they must be the same, in any order.
+        n: int, how many there are; `None` until the first run has ended.
+        compared: whether they must be the same records, in any order.
     """
 
     def __init__(self, n=None, compared=False):
@@ -295,10 +294,10 @@ class Passes:
         self._compared, self._digest = compared, None
 
     def over(self, batches):
-        """Yields the batches, tuples `(x, ...)`, of one pass.
+        """Yields the batches, tuples `(x, ...)`, of one run.
 
         Raises:
-            ValueError: at its end, if it was another than the first.
+            ValueError: at its end, if it differed from the first.
         """
         n, digest = 0, 0
         for x, *more in batches:
@@ -325,7 +324,7 @@ class Passes:
 
 
 def _digest(*parts):
-    """A sum over records, the same in any order."""
+    """A digest that is a sum over records, so their order does not matter."""
     arrays = [
         columns.one_array(array)
         for part in parts
@@ -340,13 +339,13 @@ def _digest(*parts):
 
 
 def prefetch(batches, take):
-    """Calls `take(*batch)` for all batches, and reads on in the meantime.
+    """Calls `take(*batch)` for all batches, and reads ahead meanwhile.
 
-    Batches are read (and their features computed) where this is called:
+    Batches are read (and their features computed) in the calling thread:
     readers, Keras' settings and scopes of `tf.distribute` never see another
     thread. `take` runs in one other thread, batch after batch in order. One
-    batch is read ahead, and each is copied, since a reader may fill the same
-    array again. What fails first is raised, and the thread has ended then.
+    batch is read ahead. Each is copied, since a reader may fill the same
+    array again. The first error is raised after the thread has ended.
 
     Args:
         batches: iterable of tuples of arrays.

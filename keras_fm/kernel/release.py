@@ -1,8 +1,8 @@
 """How records become a release: plan, check, read, charge, noise.
 
-`release` makes one streaming pass, charges the ledger and returns a
-`Release`: statistics with their noise already added, safe to save, publish
-and train on for ever.
+`release` reads the records once, charges the ledger and returns a `Release`:
+statistics with their noise already added, safe to save, publish and train on
+for ever.
 """
 
 import numpy as np
@@ -23,7 +23,7 @@ def planned_entry(
     noise,
     notes=(),
 ):
-    """The `LedgerEntry` a release of `query` is charged with.
+    """The `LedgerEntry` that charges for a release of `query`.
 
     Args:
         query, mechanism, ledger, name, noise, notes: see `release`.
@@ -44,21 +44,21 @@ def planned_entry(
 def release(
     query, batches, *, mechanism, ledger, name, noise, clip=False, notes=()
 ):
-    """Reads the records once and returns their perturbed statistics.
+    """Reads the records once and returns their statistics with noise.
 
-    The order is: check the ledger (a refusal reads nothing), accumulate in
+    The order is: check the ledger (a refusal reads nothing), sum in
     float64, charge the ledger, draw the noise. Memory does not depend on
-    the number of records. The noise covers what rounding may do to their
+    the number of records. The noise covers the rounding errors of their
     sum (docs/proofs/lattice_noise.md).
 
     Args:
         query: a query of `keras_fm.queries`.
         batches: iterable of what the query accumulates, such as
             `(features, labels)`; consumed once, by the calling thread, while
-            another one sums what was read before.
+            another thread sums the batches before.
         mechanism: from `calibrate`.
-        ledger: the `Ledger` to charge; its relation is the one the
-            mechanism's sensitivity must refer to.
+        ledger: the `Ledger` to charge. The mechanism's sensitivity must
+            refer to the ledger's relation.
         name: what the release is for.
         noise: a `NoiseSource`.
         clip: whether records outside the bounds are scaled back instead of
@@ -79,16 +79,16 @@ def release(
         records.prefetch(batches, partial.add)
         return _perturbed(partial, mechanism, ledger, entry, noise)
     finally:
-        # A crash report that holds local variables must not hold these.
+        # A crash report with local variables must not show these.
         del partial
 
 
 def release_statistics(partial, *, mechanism, ledger, name, noise, notes=()):
-    """Charges for statistics that were read elsewhere, and perturbs them.
+    """Charges for statistics that were summed elsewhere, and adds noise.
 
-    What several processes or a data engine have read and merged: in one
-    process, once. The result is, bit for bit before the noise, that of
-    `release` on the same records (see `PartialStatistics`).
+    Merge the sums of several processes or of a data engine, then call this
+    once, in one process. Before the noise, the result equals bit for bit
+    that of `release` on the same records (see `PartialStatistics`).
 
     Args:
         partial: a `PartialStatistics` of all records. Forget it afterwards:
@@ -114,8 +114,8 @@ def release_statistics(partial, *, mechanism, ledger, name, noise, notes=()):
 def _perturbed(partial, mechanism, ledger, entry, noise):
     query = partial.query
     statistics = partial.statistics()
-    # Of no record's secret part under the ledger's relation, which
-    # `checked_entry` compared with the query's.
+    # Holds nothing secret under the ledger's relation, which `checked_entry`
+    # compared with the query's.
     public = getattr(query, "public_part", lambda _: {})(statistics)
     exact = query.pack(statistics, mechanism.norm)
     if not np.all(np.isfinite(exact)):
@@ -131,7 +131,7 @@ def _perturbed(partial, mechanism, ledger, entry, noise):
 
 
 def unpacked(noisy, query, mechanism, ledger, noise, public=None):
-    """The `Release` of a noisy vector, beside what is public."""
+    """The `Release` of a noisy vector and of the public part."""
     arrays = query.unpack(noisy, mechanism.norm)
     statistics = {**dict(zip(query.names, arrays)), **(public or {})}
     return as_release(statistics, query, mechanism, ledger, noise)
@@ -171,6 +171,6 @@ def checked_entry(query, mechanism, ledger, name, noise, notes):
         notes=notes,
     )
     ledger.check([entry])
-    # Fails now, not after the charge.
+    # This must fail now, not after the charge.
     mechanism.lattice_release(query.size, query.rounding_error(mechanism.norm))
     return entry

@@ -1,16 +1,16 @@
-"""Sums over records whose error has a proven bound, or that have none.
+"""Sums over records that are exact, or whose error has a proven bound.
 
-Neighbouring data sets move a sum of real numbers by its sensitivity, and the
-sum that a machine computes by a little more: every record takes part in
-roundings. Three things keep that small and bounded:
+Neighbouring data sets move an exact sum by its sensitivity. They move a
+computed sum by a little more, because every record takes part in roundings.
+Three things keep this small and bounded:
 
-* Rows are summed a limited number at a time, from zero, in whatever order a
-  linear algebra library likes, and such sums of one batch are added up with
-  their rounding errors kept (`CompensatedSum`, Knuth's two-sum).
-* The sums of batches are added in integers (`FixedPointSum`): in which order,
-  and on how many machines, makes no difference.
+* Rows are summed a limited number at a time, from zero, in any order that a
+  linear algebra library likes. Such sums of one batch are added up with their
+  rounding errors kept (`CompensatedSum`, Knuth's two-sum).
+* The sums of batches are added as integers (`FixedPointSum`). Their order and
+  the number of machines make no difference.
 * Rows on a grid (`on_grid`) have products that float64 holds exactly, and so
-  have their sums: then not even the batches make a difference.
+  are their sums. Then not even the batches make a difference.
 
 The bound enters the scale of the noise. Proofs: docs/proofs/lattice_noise.md,
 "The sum that is computed" and "Sums without rounding".
@@ -30,22 +30,22 @@ import numpy as np
 
 from keras_fm.kernel.reads import columns
 
-# Rows that are summed at once. More are faster, and cost more noise.
+# Rows that are summed at once. More would be faster, and cost more noise.
 ROWS = 1024
-# A release refuses more records: with them grows what rounding may do.
+# A release refuses more records, because rounding errors grow with them.
 MOST_RECORDS = 2**30
 UNIT_ROUNDOFF = 2.0**-53
-# What else a record's numbers are rounded by, on the way to the released
-# vector; counted out in the proof, 192 at most.
+# Further roundings of a record's numbers on the way to the released vector.
+# The proof counts 192 at most.
 _OTHER_ROUNDINGS = 256
-# Of rows on a grid, the bits below the power of two above their bound, and
-# how many of them are summed at once: 2 * 20 + 13 bits fit into a float64.
+# For rows on a grid: their bits below the power of two above their bound, and
+# how many rows are summed at once. 2 * 20 + 13 bits fit into a float64.
 _GRID_BITS = 20
 EXACT_ROWS = 2**13
 # Bits of a `FixedPointSum` below and above its bound. A sum of
 # `MOST_RECORDS` terms of at most twice the bound fits above.
 _HIGH_BITS, _LOW_BITS = 30, 60
-# Numbers at a time, so that they stay in a processor's cache.
+# Numbers handled at a time, so that they stay in a processor's cache.
 _PART = 2**14
 
 
@@ -73,7 +73,7 @@ class CompensatedSum:
 
 
 def _two_sum(high, low, terms):
-    """Adds terms to `high`, in place, and what that loses to `low`."""
+    """Adds terms to `high`, in place, and the rounding error to `low`."""
     total = high + terms
     # Exact, whichever is larger.
     gained = total - high
@@ -89,15 +89,15 @@ class FixedPointSum:
     """A running sum of arrays that does not depend on their order.
 
     Every number is two integers, a whole number of units and a fraction of
-    one: 90 bits below the bound. Terms are rounded to that when they come
-    in, and then nothing is lost: sums of sums, in any order, are the same.
+    one unit: 90 bits below the bound. Terms are rounded once, when they come
+    in. After that nothing is lost: sums of sums are the same in any order.
 
     Args:
-        bound: float > 0, on the size of what one record adds to any entry.
+        bound: float > 0, on the size of the entries that one record adds.
         shape: of the arrays.
 
     Raises:
-        ValueError: by `add`, if a sum cannot be one of `MOST_RECORDS` such
+        ValueError: by `add`, if a sum is too large for `MOST_RECORDS` such
             records.
     """
 
@@ -111,17 +111,17 @@ class FixedPointSum:
         """Adds an array of this shape."""
         terms = np.asarray(terms, np.float64)
         largest = 2.0**62 * self._unit
-        # Not so of NaN either.
+        # This is false for NaN, too.
         within = terms.max(initial=0.0) < largest
         if not (within and terms.min(initial=0.0) > -largest):
             raise ValueError("The statistics overflowed; nothing was released.")
         self._check(terms.shape)
-        # In Fortran's order, in which BLAS gives its results.
+        # In Fortran's order, as BLAS gives its results.
         flat = terms.ravel(order="F")
         for part in chunks(flat.size, _PART):
             scaled = flat[part] / self._unit
             high = np.trunc(scaled)
-            # Exact: what is left has no digit that the whole had not.
+            # Exact: the rest has no digit that the whole did not have.
             scaled -= high
             scaled *= 2.0**_LOW_BITS
             low = np.rint(scaled, out=scaled).astype(np.int64)
@@ -142,10 +142,10 @@ class FixedPointSum:
             )
 
     def _take(self, part, high, low):
-        """Adds integers; of the many pairs for a number, keeps the one with
-        a fraction of at least 0 and less than 1."""
+        """Adds integers. Of the many pairs for a number, it keeps the one
+        whose fraction is at least 0 and less than 1."""
         own_high, own_low = self._high[part], self._low[part]
-        # Not in place yet: `part` may be of this sum itself.
+        # Not in place yet: `low` may be an array of this sum itself.
         low = own_low + low
         own_high += high
         own_high += low >> _LOW_BITS
@@ -155,12 +155,12 @@ class FixedPointSum:
 
     def integers(self):
         """The two integers of every number, int64 `(2, size)`, in Fortran's
-        order: as secret as the records."""
+        order. They are as secret as the records."""
         return np.stack([self._high, self._low])
 
     @classmethod
     def of(cls, bound, shape, integers):
-        """The sum that `integers` told, of arrays of a shape.
+        """The sum that `integers` gave, of arrays of a shape.
 
         Raises:
             ValueError: if these are not such integers.
@@ -183,7 +183,7 @@ class FixedPointSum:
         found = np.empty(len(self._high))
         for part in chunks(len(found), _PART):
             high, low = self._high[part], self._low[part]
-            # A fraction of either sign: small sums keep their digits.
+            # The fraction has either sign, so that small sums keep digits.
             carry = low >> (_LOW_BITS - 1)
             fraction = (low - (carry << _LOW_BITS)) / 2.0**_LOW_BITS
             found[part] = ((high + carry) + fraction) * self._unit
@@ -191,20 +191,20 @@ class FixedPointSum:
 
 
 def grid_step(bound):
-    """The grid of rows with entries up to `bound`: 2^-20 of the next power
-    of two.
+    """The grid step of rows with entries up to `bound`: 2^-20 of the next
+    power of two.
 
     Sums of up to `EXACT_ROWS` products of two such rows are exact in float64,
-    whatever the order, with or without fused operations: they are multiples
-    of the product of the steps, at most 2^53 of them.
+    in any order, with or without fused operations. They are multiples of the
+    product of the steps, at most 2^53 of them.
     """
     return 2.0 ** (math.frexp(bound)[1] - _GRID_BITS)
 
 
 def on_grid(values, step):
-    """Cuts off, in place, what is no multiple of `step`, a power of two.
+    """Rounds to multiples of `step`, a power of two, in place, towards zero.
 
-    Towards zero: no value becomes larger, so norms stay within their bounds.
+    No value becomes larger, so norms stay within their bounds.
 
     Returns:
         `values`, float64.
@@ -230,9 +230,9 @@ def total(parts):
 
 
 def scaled_by_owner(owners, n, own_sum, scaled):
-    """Sum over owners of their records' sums, each scaled back on its own:
-    an owner counts no more than its bound, however many records it has, and
-    what it counts depends on its own records alone.
+    """Sum over owners of their records' sums, each scaled back on its own.
+    However many records an owner has, it counts no more than its bound, and
+    its part depends on its own records alone.
 
     Args:
         owners: `(n,)` ids, see `owner_runs`.
@@ -242,14 +242,14 @@ def scaled_by_owner(owners, n, own_sum, scaled):
         scaled: function of these that brings them inside the bound.
 
     Returns:
-        tuple of arrays, summed without losing rounding errors.
+        tuple of arrays, summed with rounding errors kept.
     """
     return total(scaled(own_sum(part)) for part in owner_runs(owners, n))
 
 
 def by_unit(query, owners, n, own_sum, scaled):
-    """What a batch adds to a query: the sum of its records, or of its owners,
-    each scaled back.
+    """The part that a batch adds to a query: the sum of its records, or of its
+    owners, each scaled back.
 
     Args:
         query: a query, `grouped` or not.
@@ -266,8 +266,8 @@ def by_unit(query, owners, n, own_sum, scaled):
 
 
 def inside(own, length, bound):
-    """Arrays scaled back so that they, `length` long, stay below `bound` by
-    more than the length is wrong; there is no jump at the bound."""
+    """Arrays of total length `length`, scaled back below `bound` by more than
+    the error of that length. There is no jump at the bound."""
     bound *= 1 - 1e-12
     shrink = bound / max(length, bound)
     return tuple(shrink * part for part in own)
@@ -296,7 +296,7 @@ def owner_runs(owners, n):
 
 
 def chunks(count, size=ROWS):
-    """Slices of at most `size` of `count` rows; one, if there are none."""
+    """Slices of at most `size` of `count` rows; one slice for no rows."""
     starts = range(0, max(count, 1), size)
     return [slice(start, min(start + size, count)) for start in starts]
 
@@ -304,7 +304,7 @@ def chunks(count, size=ROWS):
 def lengths(rows, norm="l2"):
     """Norms of rows `(n, m)`, with a relative error below 2^-47 for any m.
 
-    NumPy adds up contiguous rows pairwise; elsewhere errors grow with m.
+    NumPy adds contiguous rows pairwise. For others the error grows with m.
 
     Args:
         rows: float64 array `(n, m)`.
@@ -319,7 +319,7 @@ def lengths(rows, norm="l2"):
 
 
 def error_bound(bound, *, reach=0, grouped=False):
-    """How far a computed statistic is from that of real numbers.
+    """How far a computed statistic may be from the exact one.
 
     Args:
         bound: float, bound on the norm of what one privacy unit adds.
@@ -328,8 +328,8 @@ def error_bound(bound, *, reach=0, grouped=False):
             may treble their errors.
 
     Returns:
-        float, in the norm of `bound`. It also holds what the sensitivity
-        itself grows by since norms are only computed, halved.
+        float, in the norm of `bound`. It includes half of the amount by which
+        rounded norms let the sensitivity grow.
 
     Example:
 

@@ -1,2 +1,2 @@
-"""Records that come in other shapes or another way: data sets, owners, several
-passes, samples, several machines, a choice among many."""
+"""Records in other forms or ways: data sets, owners, several rounds, samples,
+several machines, a choice among many."""

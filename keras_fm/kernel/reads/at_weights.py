@@ -1,4 +1,4 @@
-"""A query at given public weights: what one read of several sums up."""
+"""A query at given public weights: the sum of one round."""
 
 import hashlib
 import json
@@ -7,14 +7,14 @@ import numpy as np
 
 
 class AtWeights:
-    """Coefficients at given weights, as a query of one pass.
+    """The coefficients of a query at given weights, as a query of one round.
 
     `keras_fm.partial_statistics.PartialStatistics` sums it up in any number
-    of processes. The weights are part of its config, by a hash (they are
-    public), so that sums at other weights cannot be merged.
+    of processes. Its config has a hash of the weights, which are public, so
+    sums at other weights cannot be merged.
 
     Args:
-        query: what the coefficients are of.
+        query: the query that has the coefficients.
         weights: list of arrays of the shapes `shapes`.
         shapes: what the query expects.
 
@@ -30,13 +30,13 @@ class AtWeights:
                 f"`weights` must have the shapes {tuple(shapes)}. Received: "
                 f"{found}"
             )
-        # Of what is public: an error that depends on records tells of them.
+        # Checks public numbers only: an error that depends on records leaks.
         if not all(np.all(np.isfinite(w)) for w in weights):
             raise ValueError("The weights overflowed; lower `learning_rate`.")
         self.query, self.weights = query, weights
         digest = hashlib.sha256()
         for w in weights:
-            # Zeros have one sign here: they are the same weights.
+            # Zeros get one sign here: they are the same weights.
             digest.update((w + 0.0).tobytes())
         self.digest = digest.hexdigest()
 

@@ -1,7 +1,7 @@
-"""Records that are one array, or several: a list or dict of them, nested too.
+"""Records as one array, or several: a list or dict of them, nested too.
 
 Every array holds the records along its first axis. Dicts are taken in the order
-of their sorted keys, as Keras takes them.
+of their sorted keys, as in Keras.
 """
 
 import contextlib
@@ -14,14 +14,14 @@ _SEQUENCE = (list, tuple)
 
 
 def are_several(x):
-    """Whether x is a structure of arrays and not one array (or its rows)."""
+    """Whether x is a structure of arrays, not one array (or its rows)."""
     if isinstance(x, _SEQUENCE):
         return any(hasattr(v, "shape") or are_several(v) for v in x)
     return isinstance(x, dict)
 
 
 def are_inputs(x):
-    """Whether x can be nothing but inputs without labels."""
+    """Whether x can only be inputs, without labels."""
     return hasattr(x, "__array__") or isinstance(x, dict) or _is_sparse(x)
 
 
@@ -41,7 +41,7 @@ def flatten(x, name="x"):
 
 
 def transform(function, x, name="x"):
-    """x with `function(array, name)` in the place of every array."""
+    """x with every array replaced by `function(array, name)`."""
     if not are_several(x):
         return function(x, name)
     if isinstance(x, dict):
@@ -55,25 +55,25 @@ def transform(function, x, name="x"):
 
 
 def taken(x, rows):
-    """Some rows of x, all of its arrays."""
+    """The given rows of x, from all of its arrays."""
     return transform(lambda array, _: array[rows], x)
 
 
 def count(x):
-    """How many records x holds, arrays of equal length."""
+    """The number of records in x, whose arrays have equal lengths."""
     pairs = flatten(x)
     return len(pairs[0][1]) if pairs else 0
 
 
 def arrays(x, name="x"):
-    """x with NumPy arrays, each of as many records.
+    """x with NumPy arrays of equally many records.
 
     Args:
         x: arrays, tensors, tables or lists of rows; a structure of them.
         name: of x, for errors.
 
     Raises:
-        ValueError: naming the array that is none, or is of another length.
+        ValueError: naming what is not an array, or has another length.
 
     Example:
 
@@ -101,8 +101,8 @@ def _is_sparse(x):
 
 
 def check_dense(x, name="x"):
-    """Refuses sparse and ragged data, also as a data set describes
-    them.
+    """Refuses sparse and ragged data, and data sets that describe
+    such data.
 
     Raises:
         ValueError: saying what to write instead.
@@ -127,22 +127,22 @@ def check_dense(x, name="x"):
 
 
 def one_array(value, name="x"):
-    """A NumPy array in this machine's order of bytes; text as objects, whose
-    width no other text decides.
+    """A NumPy array in native byte order. Text is kept as objects, so that
+    other texts do not decide its width.
 
     Raises:
-        ValueError: if it is sparse, ragged or no array of rows, or a
+        ValueError: if it is sparse, ragged or not an array of rows, or a
             list or table of numbers that floats may not hold.
     """
     check_dense(value, name)
     _check_no_batches(value, name)
     if hasattr(value, "detach"):
-        # PyTorch keeps gradients and other devices from NumPy.
+        # NumPy takes no tensor with gradients or on another device.
         value = value.detach().cpu()
     array = None
     with contextlib.suppress(ValueError):
         array = np.asarray(value)
-    # Outside of `except`: NumPy's own words may show what is in it.
+    # Outside of `except`: NumPy's own message may show values.
     if array is None:
         raise ValueError(
             f"`{name}` must be an array with a row for each record. Received: "
@@ -160,7 +160,7 @@ def one_array(value, name="x"):
         return array.astype(object)
     if not hasattr(value, "dtype"):
         check_small(array, name)
-    # Of another order JAX and PyTorch have no numbers.
+    # JAX and PyTorch have no numbers in other byte orders.
     return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
@@ -178,18 +178,18 @@ def _check_no_batches(value, name):
 
 
 def floats(array):
-    """Whole numbers and truth values as float64, which have room for a constant
-    beside them or taken off; floats as they are. Which of them an array of
-    lists or of a table holds, one record decides."""
+    """Whole numbers and booleans as float64, which has room for a column of
+    constants or a subtraction; floats as they are. One record decides which
+    type an array of lists or of a table has."""
     array = np.asarray(array)
     return array.astype(np.float64) if array.dtype.kind in "biu" else array
 
 
 def as_numbers(value, name="x", dtype=None):
-    """An array of numbers, of `dtype` or the type that it has.
+    """An array of numbers, of `dtype` or its own type.
 
     Raises:
-        ValueError: if it is none; NumPy's own words would show what is in it.
+        ValueError: if it is not one; NumPy's own message would show values.
     """
     found = None
     try:
@@ -211,15 +211,15 @@ def as_numbers(value, name="x", dtype=None):
 
 
 def has_large(array):
-    """Whether some are whole numbers that floats do not tell apart."""
+    """Whether some are whole numbers that floats cannot tell apart."""
     return array.dtype.kind in "iuf" and bool(
         np.any(np.abs(array.astype(np.float64)) >= 2**53)
     )
 
 
 def check_small(array, name):
-    """Refuses numbers of a list or table that floats do not tell apart: one
-    fraction makes floats of all, and rounds those of other records."""
+    """Refuses numbers of a list or table that floats cannot tell apart. One
+    fraction makes floats of all, and so rounds those of other records."""
     if has_large(array):
         raise ValueError(
             f"`{name}` is a list or table with numbers of 2^53 or more, and "
@@ -231,15 +231,15 @@ def check_small(array, name):
 
 
 def owner_ids(owners):
-    """Ids of the records' owners, a NumPy array in which those are equal that
-    are of one owner, and no others.
+    """Ids of the records' owners, a NumPy array. Two of its entries are equal
+    if and only if they are of one owner.
 
     Args:
         owners: an array or list of whole numbers or of text.
 
     Raises:
         ValueError: if ids are missing, of several types, neither
-            numbers nor text, or numbers that floats do not tell apart.
+            numbers nor text, or numbers that floats cannot tell apart.
 
     Example:
 
@@ -257,7 +257,7 @@ def owner_ids(owners):
             with contextlib.suppress(OverflowError):
                 found = found.astype(np.int64)
     elif found.dtype.kind == "f":
-        # NaN is not below it, nor are numbers that floats do not tell apart.
+        # False for NaN, and for numbers that floats cannot tell apart.
         if not np.all(np.abs(found) < 1 / np.finfo(found.dtype).eps):
             _refuse_ids(f"dtype={found.dtype}, with NaN or large numbers")
     elif found.dtype.kind not in "biuSU":
@@ -283,8 +283,8 @@ def _refuse_ids(received):
 
 
 def row_bytes(array):
-    """`(n, bytes of a row)`; signs of zeros and NaNs are told apart, and text
-    is told by its digest."""
+    """`(n, bytes of a row)`. Signs of zeros and NaNs count; text is compared
+    by its digest."""
     if not array.size:
         return np.zeros((len(array), 0), np.uint8)
     if array.dtype.kind == "O":
@@ -315,7 +315,7 @@ def filled(array, rows):
 
 
 def is_function(data):
-    """Whether data are a function, which every reading calls."""
+    """Whether data are a function, which is called for every round."""
     others = ("as_numpy_iterator", "num_batches", "__len__", "__array__")
     return (
         callable(data)

@@ -1,6 +1,6 @@
 """Bernoulli draws and uniform integers of exactly the stated law.
 
-Given uniform random bits: no floating point number decides a draw.
+The law is exact given uniform random bits: no float decides a draw.
 """
 
 from fractions import Fraction
@@ -15,10 +15,10 @@ def bernoulli(probability, size, source):
     """Independent coins that fall on `True` with exactly `probability`.
 
     Args:
-        probability: a number in [0, 1], a float standing for the rational
-            number that it is; or a function from an int `bits` to integers
-            `(low, high)` with `low <= 2**bits * p <= high`, which come as
-            close to each other as the bits allow.
+        probability: a number in [0, 1] (a float stands for the rational
+            number that it is), or a function from an int `bits` to integers
+            `(low, high)` with `low <= 2**bits * p <= high`, as close to each
+            other as the bits allow.
         size: int >= 0.
         source: `OSWords`, or `SeededWords` for tests.
 
@@ -51,7 +51,7 @@ def bernoulli(probability, size, source):
     words = source.words(size)
     low, high = enclose(64)
     # A uniform number that starts with the word w is in [w, w + 1] / 2^64.
-    # Bounds may be 2^64, which no word holds: compared with those below.
+    # Bounds may be 2^64, which no word holds, so words are compared with less.
     drawn = words <= np.uint64(low - 1) if low else np.zeros(size, bool)
     if high > low:
         open_ = ~drawn & (words <= np.uint64(high - 1))
@@ -91,7 +91,7 @@ def uniform_integers(bound, size, source):
     """
     if checks.count("bound", bound) > 2**32:
         checks.refuse("bound", bound, "at most 2**32")
-    # The largest multiple of the bound: every residue is as frequent.
+    # Below the largest multiple of the bound, every residue is as frequent.
     fair = 2**32 // bound * bound
     out, filled = np.empty(size, np.int64), 0
     while filled < size:

@@ -1,11 +1,11 @@
 """Batches in which the row of a record depends on that record alone.
 
-A network computes the rows of a batch in vectors and blocks, and what it makes
-of a record may differ in its last bits from one row to another. Were records
-simply read in order, one that is added would move all that follow, and with
-them a little of every feature. Here a record has its row by a public hash of
-its own numbers, in batches of one size, whoever else is there. Records that
-are equal share a row.
+A network computes the rows of a batch in vectors and blocks. Its result for a
+record may differ in the last bits from one row to another. If records were
+simply read in order, an added one would move all that follow, and change every
+feature a little. Here a public hash of its own numbers gives a record its row,
+in batches of one size, whatever other records there are. Equal records share a
+row.
 """
 
 import functools
@@ -16,31 +16,32 @@ import numpy as np
 from keras_fm.kernel import sums
 from keras_fm.kernel.reads import columns
 
-# Records that wait for a batch, for each of its rows: rows are queues, of which
-# one in fifty is then idle.
+# Records that wait for a batch, for each of its rows. Rows are queues; with
+# this many, one in fifty is idle.
 _WAITING = 16
 # Numbers that are hashed at a time.
 _HASHED = 2**20
-# Of the hash: public, and the same everywhere.
+# The key of the hash: public, and the same everywhere.
 _KEY = 0x6B657261735F666D
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
 def placed(batches, size, by_labels=True):
-    """Yields `(x, y, rows)`, batches of `size` rows with free ones among them.
+    """Yields `(x, y, rows)`: batches of `size` rows, some of which are free.
 
-    Memory is constant in the number of records.
+    Memory does not depend on the number of records.
 
     Args:
         batches: iterable of `(x, y)`; x is an array or a list of arrays, y an
             array or `None`.
         size: int, rows of a batch.
-        by_labels: whether the hash is of y, too. It must not be where labels
-            alone are secret, and features are released as they are.
+        by_labels: whether the hash includes y. It must not if only labels
+            are secret, and features are released unchanged.
 
     Yields:
-        x and y in the form that they were given, of `size` rows; zeros or
-        empty text where no record is; and the rows in which records are:
+        x and y in the form that they were given, of `size` rows. Free rows
+        hold zeros or empty text. `rows`, `(records,)` int, has the row of
+        every record; equal records share one.
         `(records,)` int, a row once for every record in it.
 
     Example:
@@ -62,7 +63,7 @@ def placed(batches, size, by_labels=True):
             hashed = len(arrays) - (labelled and not by_labels)
             waiting = _Waiting(arrays, kinds, size, is_list, labelled, hashed)
         while len(arrays[0]):
-            # What is given next does not depend on how records were read.
+            # The next batch must not depend on how records were batched.
             first = waiting.room
             waiting.add([array[:first] for array in arrays])
             arrays = [array[first:] for array in arrays]
@@ -77,7 +78,7 @@ class _Waiting:
 
     def __init__(self, arrays, kinds, size, is_list, labelled, hashed):
         room = _WAITING * size
-        # How many of the arrays decide about a row.
+        # How many of the arrays the hash includes.
         self._hashed = hashed
         self.kinds, self._form = kinds, (is_list, labelled)
         self._size = size
@@ -88,7 +89,7 @@ class _Waiting:
 
     @property
     def room(self):
-        """How many records more may wait."""
+        """How many more records may wait."""
         return len(self._used) - self.count
 
     def add(self, arrays):
@@ -100,11 +101,11 @@ class _Waiting:
         self.count += len(free)
 
     def next(self):
-        """A batch of one record for each row that any waits for."""
+        """A batch with one record for each row that has waiting ones."""
         used = np.flatnonzero(self._used)
         row = (self._hash[used] >> np.uint64(20)) % np.uint64(self._size)
         row = row.astype(np.int64)
-        # Of every row the first that waits for it; equal records go with it.
+        # For every row the first record that waits; equal ones go with it.
         leader = np.full(self._size, -1)
         leader[row[::-1]] = used[::-1]
         rows = np.flatnonzero(leader >= 0)
@@ -134,16 +135,16 @@ class _Waiting:
 
 
 def hashes(arrays):
-    """Of records, 64 bits: sums of words times public odd numbers, mixed.
+    """64-bit hashes of records: sums of words times public odd numbers, mixed.
 
-    Numbers are hashed for what they are, whatever their type: which one an
-    array of lists or of a table has, one record decides.
+    Numbers are hashed by value, whatever their type: one record decides which
+    type an array of lists or of a table has.
 
     Args:
         arrays: list of `(n, ...)` arrays.
 
     Returns:
-        `(n,)` uint64, each of its record alone.
+        `(n,)` uint64, each a function of its record alone.
     """
     size = 1 + sum(math.prod(array.shape[1:]) for array in arrays)
     parts = sums.chunks(len(arrays[0]), max(_HASHED // size, 1))
@@ -160,8 +161,8 @@ def _hashes(arrays):
     if raw.shape[1] % 8:
         raw = np.pad(raw, ((0, 0), (0, -raw.shape[1] % 8)))
     words = np.ascontiguousarray(raw).view(np.uint64)
-    # Of most whole numbers the lower bits are zeros, of which products keep
-    # as many.
+    # The lower bits of most whole numbers are zeros as floats, and products
+    # keep as many.
     words = words ^ (words >> np.uint64(32)) ^ (words >> np.uint64(52))
     found = np.einsum("ij,j->i", words, _factors(words.shape[1]))
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""Many reads of the same records that are paid for together."""
+"""Many rounds over the same records that are charged together."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from keras_fm.kernel.release import as_release, checked_entry
 
 
 class PaidReads:
-    """Reads that were paid for together, counted down."""
+    """Rounds that were charged together, counted down."""
 
     def __init__(self, query, mechanism, ledger, noise, reads):
         self._query, self._mechanism = query, mechanism
@@ -24,7 +24,7 @@ class PaidReads:
         )
 
     def _take(self):
-        """Uses up one read, before its noise is drawn."""
+        """Uses up one round, before its noise is drawn."""
         self._check_left()
         self._left -= 1
 
@@ -35,7 +35,7 @@ class PaidReads:
             )
 
     def finish(self, weights):
-        """The weights that the reads led to, as a `Release`."""
+        """The weights that the rounds led to, as a `Release`."""
         return as_release(
             {"weights": np.array(weights, np.float64)},
             self._query,
@@ -46,14 +46,14 @@ class PaidReads:
 
 
 class _Kept:
-    """Records that were looked at, for all reads, in few long blocks."""
+    """Checked records, kept for all rounds in few long blocks."""
 
     def __init__(self, query, hold):
         self._query, self._hold, self._blocks = query, hold, []
         self._parts, self._rows = [], 0
 
     def add(self, rows, targets, *counts):
-        """Takes what `check_records` returned of a batch."""
+        """Takes what `check_records` returned for a batch."""
         lengths = self._query.lengths(rows)
         if counts:
             self._blocks.append((rows, targets, *counts, lengths))
@@ -72,35 +72,35 @@ class _Kept:
             self._blocks.append((rows, *more))
 
     def blocks(self):
-        """List of tuples, those that were added with lengths of rows."""
+        """The added tuples, a list, each with the lengths of its rows."""
         self._join()
         return self._blocks
 
 
 class GradientReads(PaidReads):
-    """R reads of first-order coefficients, paid for together.
+    """R rounds of first-order coefficients, charged together.
 
-    Opening it checks the ledger (a refusal reads nothing), looks at every
-    record once for what is invalid (nothing is charged then) and charges all
-    R reads: an error midway leaves them charged. Each call is one read.
-    Who takes part in a sample is decided by the words of the noise's source,
+    The constructor checks the ledger (a refusal reads nothing). Then it checks
+    every record once; if one is invalid, nothing is charged. Then it charges
+    all R rounds: a later error leaves them charged. Each call is one round.
+    The words of the noise's source decide which records are in a sample,
     exactly at the sampling rate.
 
     Args:
         query: a `GradientQuery`.
         batches: function from nothing to an iterable of `(features, labels)`,
             or `(features, labels, owners)` of a `grouped` query; consumed
-            once for each read, or once for all with `keep`.
-        keep: whether features that were looked at are kept in memory for all
-            reads, int16 `(n, m)`.
-        hold: `None`, or with `keep` a function from these of a block to what
+            once for each round, or once in total with `keep`.
+        keep: whether checked features are kept in memory for all rounds,
+            int16 `(n, m)`.
+        hold: `None`, or with `keep` a function from a block of these to what
             `query.total` takes in their place, as on a device.
-        mechanism: a `SampledGaussianMechanism`: its `steps` is R, at a
-            `sampling_rate` below 1 each record joins each read by itself
+        mechanism: a `SampledGaussianMechanism` whose `steps` is R. At a
+            `sampling_rate` below 1 each record joins each round by itself
             with that probability (a Poisson sample of any size).
         ledger, name, noise, clip, notes: see `release.release`.
 
-    With owners the unit that joins a sample is an owner with all its records.
+    With owners, a unit that joins a sample is an owner with all its records.
 
     Raises:
         BudgetExceededError: before anything is read.
@@ -143,33 +143,33 @@ class GradientReads(PaidReads):
         for found in checked():
             if keep:
                 kept.add(*found)
-        # All are held, or nothing is charged.
+        # Nothing is charged unless all records are held.
         kept.blocks()
         ledger.charge([entry])
         super().__init__(query, mechanism, ledger, noise, mechanism.steps)
         self._checked = kept.blocks if keep else checked
         self._summed = query
-        # Of what stands beside rows and targets.
+        # Names of the arrays beside rows and targets.
         self._names = ["counts"] * query.grouped + ["lengths"] * keep
 
     def choose(self, loss):
-        """What is left of the reads is of this loss, see
+        """Lets the remaining rounds use this loss, see
         `GradientQuery.with_loss`.
 
         Args:
-            loss: public, or made from noisy sums of earlier reads.
+            loss: public, or made from noisy sums of earlier rounds.
         """
         self._summed = self._query.with_loss(loss)
 
     def __call__(self, weights):
-        """The noisy sum of one read at `weights`, `(m, M)`.
+        """The noisy sum of one round at `weights`, `(m, M)`.
 
         Raises:
-            RuntimeError: after the last read that was paid for.
+            RuntimeError: after the last round that was charged.
             ValueError: if a weight is not finite.
         """
         self._check_left()
-        # Of what is public: an error that depends on records tells of them.
+        # Checks public numbers only: an error that depends on records leaks.
         if not np.all(np.isfinite(weights)):
             raise ValueError("The weights overflowed; lower `learning_rate`.")
         self._take()

@@ -15,11 +15,11 @@ class PermuteAndFlip(PureMechanism):
     """The choice of one of several candidates by their scores (McKenna and
     Sheldon 2020).
 
-    Every candidate flips a coin that falls on heads with probability
-    `exp(-epsilon * (best score - its score) / sensitivity)`, exactly, and one
-    of the heads is drawn. That is the largest of the scores with exponential
-    noise of scale `sensitivity / epsilon` on each, and never worse than the
-    exponential mechanism (docs/proofs/evaluation.md).
+    Every candidate flips a coin that shows heads with probability
+    `exp(-epsilon * (best score - its score) / sensitivity)`, exactly. One of
+    the heads is drawn. The result is that of exponential noise of scale
+    `sensitivity / epsilon` on each score and the largest sum. It is never
+    worse than the exponential mechanism (docs/proofs/evaluation.md).
 
     Args:
         sensitivity: how much two neighbours can change the difference of two
@@ -30,7 +30,7 @@ class PermuteAndFlip(PureMechanism):
     norm = "range"
 
     def perturb(self, exact, source, *, error=0.0, dimension=None):
-        """1 in the place of the chosen candidate, 0 in the others.
+        """1 for the chosen candidate, 0 for the others.
 
         Args:
             exact: `(candidates,)` scores, finite, without rounding.
@@ -40,7 +40,7 @@ class PermuteAndFlip(PureMechanism):
         self.lattice_release(dimension, error)
         scores = [Fraction(float(score)) for score in exact]
         rate = Fraction(self.epsilon) / Fraction(self.sensitivity)
-        # All flip: how many words are drawn tells little of the scores.
+        # All flip, so the number of drawn words reveals little of the scores.
         heads = [
             i
             for i, score in enumerate(scores)

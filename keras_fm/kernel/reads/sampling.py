@@ -1,8 +1,8 @@
-"""Which records each of many reads sees, and the noise that pays for them.
+"""Which records each of many rounds uses, and the noise that pays for them.
 
-A plan is made before anything is read: the samples are drawn by its numbers
-and it is the mechanism that the ledger charges (`mechanism`), so the sampler
-and the accountant cannot disagree. Everything in a plan is public.
+A plan is made before anything is read. Its numbers draw the samples, and its
+mechanism (`mechanism`) is charged to the ledger. So the sampler and the
+accountant cannot disagree. Everything in a plan is public.
 """
 
 import dataclasses
@@ -26,19 +26,19 @@ SAMPLINGS = ("poisson", "full", "shuffled")
 # has at most this probability per run, and takes at most this part of delta.
 _OVERFLOW_PROBABILITY = 1e-12
 _OVERFLOW_SHARE = 1e-3
-# Where epsilon is not known beforehand: up to here the share above holds.
+# If epsilon is not known beforehand, the share above holds up to this one.
 _LARGEST_EPSILON = 20.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SamplingPlan:
-    """Which records each of `steps` reads sees. Made by `plan`.
+    """Which records each of `steps` rounds uses. Made by `plan`.
 
     Attributes:
         n: number of records, public by declaration.
         sampling: `"poisson"`, `"full"` or `"shuffled"`.
-        expected_batch_size: what a noisy sum is divided by for a mean.
-        capacity: most records a sample may hold.
+        expected_batch_size: divides a noisy sum to give a mean.
+        capacity: the most records that a sample may hold.
         sampling_rate: probability that a record is in a sample.
         steps: number of samples.
         overflow_probability: bound on the probability that one of the
@@ -56,8 +56,8 @@ class SamplingPlan:
     def mechanism(self, noise_multiplier, sensitivity=1.0):
         """The `SampledGaussianMechanism` of noisy sums over the samples.
 
-        Shuffled batches are described as if they were Poisson: fit for a
-        claimed ledger entry only.
+        Shuffled batches are described as if they were Poisson samples. Use
+        that for a claimed ledger entry only.
 
         Args:
             noise_multiplier: float > 0, noise stddev over `sensitivity`.
@@ -73,12 +73,12 @@ class SamplingPlan:
 
 
 def plan(n, *, sampling="poisson", batch_size=None, steps, delta, epsilon=None):
-    """Plans `steps` reads of samples of `n` records.
+    """Plans `steps` rounds over samples of `n` records.
 
-    A Poisson sample has no largest size but `n`, and reads need a buffer of
-    a fixed one. Its capacity is the smallest for which the Chernoff bound
+    A Poisson sample may have up to `n` records, but rounds need a buffer of
+    a fixed size. Its capacity is the smallest for which the Chernoff bound
     on an overflow in the whole run is at most
-    `min(1e-12, 1e-3 * delta / (1 + exp(epsilon)))`: paying for it takes at
+    `min(1e-12, 1e-3 * delta / (1 + exp(epsilon)))`. To pay for it takes at
     most a thousandth of delta.
 
     Args:
@@ -93,8 +93,8 @@ def plan(n, *, sampling="poisson", batch_size=None, steps, delta, epsilon=None):
         delta: float in (0, 1), that of the budget.
         epsilon: float > 0, that of the budget. Infinite without noise:
             nothing is promised then, and the bound is 1e-12. `None` if the
-            noise is given instead: the bound is that of epsilon = 20, so
-            that it is negligible for every smaller epsilon. (Or compose
+            noise is given instead. The bound then is that of epsilon = 20,
+            which is negligible for every smaller epsilon. (Or compose
             `plan.mechanism(...)`, and plan again with that epsilon.)
 
     Returns:
@@ -142,7 +142,7 @@ def plan(n, *, sampling="poisson", batch_size=None, steps, delta, epsilon=None):
 
 
 def expected_batch_size(n, sampling, batch_size):
-    """Checks `n` and `batch_size`; all `n` records with full batches."""
+    """Checks `n` and `batch_size`. With full batches it is `n`."""
     checks.count("n", n)
     if (sampling == "full") != (batch_size is None):
         raise ValueError(
@@ -162,7 +162,7 @@ def expected_batch_size(n, sampling, batch_size):
 
 
 def poisson_sample(n, rate, capacity, rng):
-    """Record numbers below `n`, each in with probability `rate`.
+    """Record numbers below `n`, each drawn with probability `rate`.
 
     Raises:
         RuntimeError: if there are more than `capacity`.
@@ -171,13 +171,13 @@ def poisson_sample(n, rate, capacity, rng):
 
 
 def checked_size(drawn, capacity):
-    """The numbers of drawn records, which must be few enough.
+    """The numbers of drawn records. There must be few enough.
 
     Raises:
         RuntimeError: if there are more than `capacity`.
     """
     if len(drawn) > capacity:
-        # Its size is private: the error does not tell it.
+        # Its size is private, so the error does not show it.
         raise RuntimeError(
             f"A sample exceeded its capacity of {capacity} records; "
             "the run stops. The capacity is chosen so that this has a "
@@ -222,10 +222,10 @@ def _log_overflow_bound(n, rate, capacity):
 
 
 def _capacity(n, rate, log_probability):
-    """Smallest capacity whose `overflow_bound` is small enough: at most
+    """The smallest capacity whose `overflow_bound` is small enough; at most
     `n + 1`."""
     low, high = math.floor(n * rate), n + 1
-    # Below this a bound is zero as a float: then every record must fit.
+    # Below this the bound is zero as a float. Then every record must fit.
     if log_probability < -700:
         return high
     while high > low:
