@@ -1,6 +1,6 @@
-"""What every private layer and model is made of.
+"""The common parts of all private layers and models.
 
 `private_part` holds the promise (released, perturbed, unprotected, or it does
-not train), `sealed` a training step that no record leaves, `step` what a
-release asks for, `hidden_state` variables that are no weights.
+not train), `sealed` a training step that no record enters or leaves,
+`planned_release` the releases of a plan, `hidden_state` hidden variables.
 """

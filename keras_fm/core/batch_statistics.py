@@ -1,4 +1,4 @@
-"""Layers with statistics of batches, and when these are constants."""
+"""Layers with batch statistics, and when these are constants."""
 
 import keras
 
@@ -10,12 +10,12 @@ KINDS = (
 
 def are_constant(layer):
     """Whether a layer of these kinds computes with its stored statistics
-    and changes none of them, in whatever mode it is called.
+    and changes none of them, whatever the mode of the call.
 
     Keras' own `BatchNormalization` with `trainable=False` is such a public
-    affine map; with `trainable=True` any call in training mode would move
-    its statistics, whether or not it has weights that train. A subclass may
-    do anything.
+    affine map. With `trainable=True` any call in training mode would move
+    its statistics, even if no weight of it trains. A subclass may do
+    anything.
     """
     kind = keras.layers.BatchNormalization
     return type(layer) is kind and not layer.trainable

@@ -1,22 +1,22 @@
-"""Sums over records on a graphics card: the integers of NumPy's path.
+"""Sums over records on a graphics card: the same integers as with NumPy.
 
-A release of a quadratic objective needs sum h h^T and sum h t^T of rows that
+A release of a quadratic objective needs sum h h^T and sum h t^T over rows that
 are cut to a grid (`sums.on_grid`). In steps of the grid, rows are whole
-numbers, and float64 holds the sums of `EXACT_ROWS` products in any order: a
-card's products have the same bits as a processor's. So proofs and releases do
-not change. Three things make sure of it:
+numbers, and float64 holds the sums of `EXACT_ROWS` products in any order. So a
+card's products have the same bits as a processor's, and neither proofs nor
+releases change. Three things make sure of it:
 
-* A row is only taken here if its cut cannot depend on how its norm was
-  rounded. All others, those outside of their bounds and NaN among them, go
-  through NumPy's path, which scales them back or refuses them.
+* A row is taken here only if its cut cannot depend on how its norm was
+  rounded. All others, also those out of bounds or with NaN, go through
+  NumPy's path, which scales them back or refuses them.
 * Every sum S = K^T Z is checked before it is used: S r = K^T (Z r) modulo
   2^64 for random 64-bit numbers r of the operating system, without a product
-  of matrices. A wrong sum passes with a probability of at most 2^-10.
+  of matrices. A wrong sum is missed with a probability of at most 2^-10.
 * Nothing is charged before all of that.
 
-Rounds keep their features there (`DeviceRows`), in the steps of another grid:
-logits and sums of a round are such products, exact and checked, and all that
-is rounded, between them, is NumPy's.
+Rounds keep their features on the card (`DeviceRows`), in the steps of another
+grid. Logits and sums of a round are such products, exact and checked. All that
+is rounded, between them, is computed by NumPy.
 
 The proof is in docs/proofs/lattice_noise.md, "Sums without rounding".
 """
@@ -40,7 +40,7 @@ from keras_fm.kernel.query import QuadraticQuery
 from keras_fm.kernel.reads import columns
 from keras_fm.kernel.sums import EXACT_ROWS
 
-# Not Keras', which casts float64 to float32 on PyTorch.
+# Not Keras' product, which casts float64 to float32 on PyTorch.
 _product = operator.matmul
 
 
@@ -63,7 +63,7 @@ def available():
 
 
 def takes(query):
-    """Whether sums of a query are formed here: on a card, of single records
+    """Whether sums of a query are formed here: on a card, for single records
     whose rows have one bound and no weights."""
     return (
         isinstance(query, QuadraticQuery)
@@ -85,7 +85,7 @@ def summed(query, batches, clip=False):
         clip: whether rows outside their bounds are scaled back.
 
     Raises:
-        ValueError: if a record is invalid, as by `PartialStatistics.add`.
+        ValueError: if a record is invalid, as in `PartialStatistics.add`.
         RuntimeError: if the device summed wrongly.
 
     Example:
@@ -131,7 +131,7 @@ def _add(found, h, y=None):
     targets = summation.on_grid(targets, steps[1]) / steps[1]
     check = _random(h.shape[1] + targets.shape[1])
     rounding = bounds_lib.ROUNDING.get(h.dtype, 2e-2)
-    # Squares of more may overflow.
+    # Squares of larger numbers may overflow.
     largest = 1e150 if found.clip else query.feature_bound * (1 + rounding)
     least = 0.0 if query.nonnegative else -np.inf
     limits = np.array([query.feature_bound, largest, least, steps[0]])
@@ -154,8 +154,8 @@ def _add(found, h, y=None):
 
 
 def _verified(product, check, checked):
-    """A product in int64, if times `check` it is what it was to be."""
-    # What is no whole number, or too large to be right, differs now.
+    """A product as int64, after a check: times `check` it is `checked`."""
+    # Numbers that are not whole, or too large to be right, differ now.
     whole = np.clip(np.nan_to_num(product), -(2.0**53), 2.0**53)
     whole = whole.astype(np.int64)
     if not np.array_equal(whole @ check, checked):
@@ -189,7 +189,7 @@ class DeviceRows:
         return len(self._kept)
 
     def __getitem__(self, kept):
-        """Some of the rows, by truth values; the device holds them once."""
+        """Some of the rows, by a boolean mask; the device holds them once."""
         found = copy.copy(self)
         found._kept = self._kept[kept]
         return found
@@ -217,7 +217,7 @@ def _sent(array):
     return ops.convert_to_tensor(array, dtype=array.dtype.name)
 
 
-# Rows of a block are a multiple of it, so that few shapes are compiled.
+# Rows of a block are a multiple of this, so that few shapes are compiled.
 _PADDED = 4096
 _once = functools.cache(compiled)
 
@@ -234,11 +234,11 @@ def _over_rows(rows, factors, check):
 
 
 def _products(h, targets, check, limits):
-    """K^T Z of rows in whole steps, K^T (Z r), and which rows are in it."""
+    """K^T Z of rows in whole steps, K^T (Z r), and which rows are included."""
     bound, largest, least, step = (limits[i] for i in range(4))
     h = ops.cast(h, "float64")
     norms = ops.sqrt(ops.sum(ops.square(h), axis=1))
-    # How far two computed norms may be apart, more than twice.
+    # More than twice the distance that two computed norms may have.
     near = (h.shape[1] + 128) * 2.0**-52
     inside = norms < bound * (1 - near)
     outside = ops.logical_and(
@@ -265,7 +265,7 @@ def _products(h, targets, check, limits):
 
 
 def _float64():
-    """JAX has it in a context alone."""
+    """A scope for float64, which JAX has in a context only."""
     if keras.backend.backend() != "jax":
         return contextlib.nullcontext()
     import jax

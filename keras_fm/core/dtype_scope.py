@@ -6,17 +6,17 @@ import keras
 
 
 def config(model):
-    """What `get_config` says of a model's dtype policy."""
+    """The entry of `get_config` for a model's dtype policy."""
     return {"dtype": keras.dtype_policies.serialize(model.dtype_policy)}
 
 
 @contextlib.contextmanager
 def of(config):
-    """Makes layers of the policy that a config holds; takes it out.
+    """Makes layers of the policy in a config, and removes it from there.
 
     Args:
-        config: dict; `"dtype"` is removed. Without one the policy in force
-            stays: configs of earlier files.
+        config: dict; `"dtype"` is removed. Without one, as in configs of
+            earlier files, the policy in force stays.
     """
     policy = config.pop("dtype", None)
     before = keras.config.dtype_policy()

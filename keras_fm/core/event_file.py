@@ -1,4 +1,4 @@
-"""What TensorBoard shows, written by its own package: no TensorFlow needed."""
+"""Files for TensorBoard, written by its own package without TensorFlow."""
 
 import importlib.util
 import io
@@ -18,10 +18,10 @@ def check_installed(instead):
     """Refuses to go on without the package.
 
     Args:
-        instead: what to do without it, a sentence.
+        instead: a sentence: what to do without it.
 
     Raises:
-        ImportError: saying how it is installed.
+        ImportError: saying how to install it.
     """
     if not can_be_written():
         raise ImportError(
@@ -32,7 +32,7 @@ def check_installed(instead):
 
 class EventFile:
     """One file of a TensorBoard folder. Everything is written for the step
-    `step`, which its user sets.
+    `step`, which the user of the class sets.
 
     Args:
         folder: str, made if it is not there.
@@ -59,8 +59,8 @@ class EventFile:
         self._write(text_pb(tag, text))
 
     def histogram(self, tag, values):
-        """How numbers are spread; those that are NaN or infinite are left
-        out."""
+        """A histogram of numbers, without those that are NaN or
+        infinite."""
         from tensorboard.plugins.histogram.summary_v2 import histogram_pb
 
         values = np.asarray(values, np.float64)
@@ -115,7 +115,7 @@ class EventFile:
         )
 
     def flush(self):
-        """Has the file hold all that was written."""
+        """Writes everything to the file now."""
         self._file.flush()
 
     def close(self):

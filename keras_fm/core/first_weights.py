@@ -1,4 +1,4 @@
-"""Which frozen layers still have the random weights that they began with."""
+"""Frozen layers that still have their random initial weights."""
 
 import numpy as np
 from keras import ops
@@ -11,9 +11,9 @@ _NAMED = 4
 def noted(plan, model):
     """The text of a plan, and a line that names those layers, if any.
 
-    An initializer without a seed draws one when it is made, and the same
-    numbers whenever it is called: in the process that built a layer this is
-    exact. Of a layer from a file nothing is said.
+    An initializer without a seed draws one when it is made, and gives the
+    same numbers at every call. So in the process that built a layer this is
+    exact. Layers from a file are not named.
     """
     names = [
         f"'{layer.name}'"

@@ -1,7 +1,7 @@
-"""What a fit may be given, all of it asked before anything is charged.
+"""Checks of the arguments of a fit, all before anything is charged.
 
-In this order: whose ledger counts, what a record weighs, which records are
-shown, who looks at them, what the number of steps tells, and what is compiled.
+In this order: the ledger, the weights of records, the records that are shown,
+callbacks that wait for a metric, the number of steps, and the compiled loss.
 """
 
 import inspect
@@ -14,25 +14,25 @@ import numpy as np
 from keras_fm.core import fit_frame, model_inputs
 from keras_fm.kernel.reads import columns, fixed_rows
 
-# Batches of a data set that are compared with others, rows at a time, and
-# columns that are compared first.
+# How many batches of a data set are compared, how many rows at a time, and how
+# many columns first.
 _BATCHES, _ROWS, _FEW = 16, 4096, 32
-# Of the private rows, how many must be different ones for a match to mean
-# that a record was taken and not that records look alike.
+# The share of private rows that must be distinct. Only then does a match mean
+# that a record was taken, and not that records look alike.
 _DISTINCT = 0.95
 
-# What the ledger says where a fit hides what it was called with.
+# The ledger's note if the arguments of a fit are hidden.
 NOT_CHECKED = "not checked: what `fit` was called with"
 
 
 def check(given, private, data, model):
-    """Refuses what no statement of a `PrivateModel` could cover.
+    """Refuses arguments that no statement of a `PrivateModel` could cover.
 
     Args:
         given: dict of the arguments of the running fit.
         private: the callback.
         data: the private records, or `None`.
-        model: that they go through.
+        model: the model that they go through.
 
     Raises:
         ValueError: saying what to change.
@@ -40,7 +40,7 @@ def check(given, private, data, model):
     callbacks = fit_frame.callbacks(given)
     _check_one_ledger(callbacks, private)
     check_unweighted(given)
-    # Of published forms the metrics of the records are logged, and claimed.
+    # In published forms the metrics of records are logged, and claimed.
     if private.guarantee.kind == "proven":
         check_shown(given, private.model)
         if not _are_same(records_of(given), data):
@@ -51,12 +51,12 @@ def check(given, private, data, model):
     check_loss(private.model)
 
 
-# Whose ledger counts ----------------------------------------------------------
+# One ledger -------------------------------------------------------------------
 
 
 def _check_one_ledger(callbacks, private):
-    # The next would find the first's release, and say of its own ledger that
-    # nothing was read.
+    # The second would find the first's release, and its own ledger would
+    # state that no record was used.
     count = sum(hasattr(c, "makes_private") for c in callbacks)
     if count > 1:
         raise ValueError(
@@ -74,11 +74,11 @@ def _check_one_ledger(callbacks, private):
         )
 
 
-# What a record weighs ---------------------------------------------------------
+# Weights of records -----------------------------------------------------------
 
 
 def check_unweighted(given):
-    """Refuses a fit whose arguments give records other weights than 1.
+    """Refuses a fit whose arguments give records weights other than 1.
 
     Args:
         given: dict of arguments of `fit`.
@@ -96,16 +96,16 @@ def check_unweighted(given):
             )
 
 
-# Which records are shown ------------------------------------------------------
+# Records that are shown -------------------------------------------------------
 
 
 def check_shown(given, model):
-    """Refuses a fit that would show metrics of the records that it was given
-    itself, whatever the release was of.
+    """Refuses a fit that would show metrics of the records that it was given,
+    whatever records the release used.
 
     Args:
         given: dict of arguments of `fit`.
-        model: that is fitted.
+        model: the model that is fitted.
 
     Raises:
         ValueError: see `check_held_out`.
@@ -134,24 +134,24 @@ def _are_same(one, other):
 
 
 def check_held_out(validation_data, data, model=None, name="`data`"):
-    """Refuses validation data that are the private records.
+    """Refuses validation data that are private records.
 
-    What a fit shows of them would be a function of private records that no
-    statement covers. The habits are `validation_data=(x, y)` of the fit
-    itself, and a split that was made after `data` was given. Rows are compared
-    where nearly all private ones are different: a table of few different rows
-    is no sign of anything. Of what gives batches the first ones are compared.
+    Metrics on them would be functions of private records that no statement
+    covers. Common mistakes are `validation_data=(x, y)` of the fit itself,
+    and a split that was made after `data` was given. Rows are compared if
+    nearly all private ones are different: in a table of few different rows a
+    match means nothing. For data in batches, the first ones are compared.
     Records that were changed, and those of generators, are not recognised.
 
     All rows are compared at every fit, since arrays may be changed in place
-    (`x /= 255`) between two; first in a few columns, and in all only where
-    these agree.
+    (`x /= 255`) between two. At first a few columns are compared, and all
+    columns only if these agree.
 
     Args:
         validation_data: as `fit` takes it: x, `(x, y)`, `(x, y, weights)`
             or a data set; or `None`.
         data: the private records: x, `(x, y)` or a data set; or `None`.
-        model: whose inputs the arrays of x are, where there are several.
+        model: the model whose inputs x holds, if there are several.
         name: of the private records, for errors.
 
     Raises:
@@ -178,8 +178,8 @@ def check_held_out(validation_data, data, model=None, name="`data`"):
 
 
 def private_because(shown, data, model=None, name="`data`"):
-    """Why records that are to be shown are private ones, in words; `None` if
-    they are not known to be.
+    """Why records that are to be shown are private, in words; `None` if they
+    are not known to be.
 
     Args:
         shown, data, model, name: see `check_held_out`.
@@ -189,7 +189,7 @@ def private_because(shown, data, model=None, name="`data`"):
     if shown is data:
         return f"it is {name}"
     found, known = _hashes(shown, model, _FEW), _hashes(data, model, _FEW)
-    # Rows that agree do so in these columns.
+    # Equal rows are equal in these columns, too.
     agree = (np.isin(found, known), np.isin(known, found))
     if all(np.mean(v) <= _DISTINCT / 2 for v in agree if len(v)):
         return None
@@ -208,8 +208,8 @@ def private_because(shown, data, model=None, name="`data`"):
 
 
 def _hashes(data, model, most=None):
-    """One hash for the x of each record, of as many as are looked at; of at
-    most so many columns of an array, spread over it."""
+    """One hash for the x of each compared record; with `most`, of at most so
+    many columns of an array, spread over it."""
     found = [_of_rows(x, model, most) for x in _inputs_of(data)]
     return np.concatenate([np.zeros(0, np.uint64), *found])
 
@@ -224,7 +224,7 @@ def _inputs_of(data):
         batches = (data[index] for index in range(count))
     else:
         given, again = (data() if callable(data) else data for _ in range(2))
-        # What can be read only once is left alone.
+        # An iterator that can be read only once is left alone.
         once = given is again and hasattr(given, "__next__")
         batches = () if once else itertools.islice(given, _BATCHES)
     for batch in batches:
@@ -248,11 +248,11 @@ def _some(array, most):
     array = array.reshape(len(array), -1)
     step = -(-array.shape[1] // most) if most else 1
     array = array[:, step // 2 :: max(step, 1)]
-    # Of one record the same numbers, whatever holds it.
+    # One record gives the same numbers, whatever holds it.
     return array.astype("float32") if array.dtype.kind in "biuf" else array
 
 
-# Who looks at them ------------------------------------------------------------
+# Callbacks that wait for a metric ---------------------------------------------
 
 
 def check_monitors(callbacks, released=True):
@@ -260,7 +260,7 @@ def check_monitors(callbacks, released=True):
 
     Args:
         callbacks: list of them.
-        released: whether the loss that is shown is a released objective.
+        released: whether the shown loss is a released objective.
     """
     why = "which is not shown"
     instead = 'Monitor one of `validation_data`, as "val_loss"'
@@ -281,12 +281,12 @@ def check_monitors(callbacks, released=True):
             )
 
 
-# What the number of steps tells -----------------------------------------------
+# The number of steps ----------------------------------------------------------
 
 
 def _check_steps(given, private):
-    """Refuses a fit whose number of steps may tell how many records there
-    are: Keras stops where x ends, whatever `steps_per_epoch` says."""
+    """Refuses a fit whose number of steps may reveal the number of records:
+    Keras stops where x ends, whatever `steps_per_epoch` is."""
     steps = given.get("steps_per_epoch")
     if not steps:
         raise ValueError(
@@ -304,7 +304,7 @@ def _check_steps(given, private):
         found = -(-n // (size or -(-n // steps)))
         at_once = private.model.steps_per_execution
         taken = -(-steps // at_once) * at_once
-        # An epoch goes on where the last one stopped, or begins anew.
+        # An epoch continues where the last one stopped, or begins anew.
         epochs = private.params.get("epochs", 1)
         enough = found >= taken * epochs or found % taken == 0
     if not enough:
@@ -318,12 +318,12 @@ def _check_steps(given, private):
         )
 
 
-# What is compiled -------------------------------------------------------------
+# The compiled loss ------------------------------------------------------------
 
 
 def check_loss(model):
-    """Refuses a loss of probabilities above a layer that gives logits: what
-    `evaluate` says, and what early stopping waits for, would mean nothing.
+    """Refuses a loss of probabilities above a layer that gives logits. The
+    results of `evaluate` and early stopping would mean nothing.
 
     Raises:
         ValueError: saying what to write instead.

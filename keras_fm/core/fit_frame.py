@@ -1,7 +1,7 @@
-"""What the running `fit` was called with.
+"""The arguments of the running `fit`.
 
-Keras tells a callback only epochs, steps and verbosity, but some arguments
-decide whether a fit is what its privacy statement says (`class_weight`,
+Keras gives a callback only epochs, steps and verbosity. But other arguments
+decide whether a fit matches its privacy statement (`class_weight`,
 `validation_split`, a sibling callback that steers by a private metric). They
 are read from the frame of the running `fit`; nothing is changed there.
 """
@@ -36,12 +36,12 @@ def callbacks(given):
     """The callbacks of a fit, whether still a list or wrapped by Keras."""
     found = given.get("callbacks") or []
     found = getattr(found, "callbacks", found)
-    # One callback alone is no list.
+    # One callback need not be in a list.
     return list(found) if isinstance(found, (list, tuple)) else [found]
 
 
 def _models_in(method):
-    """The models whose method of that name is on the stack, the innermost
+    """The models whose method of that name is on the stack, innermost
     first."""
     frame = inspect.currentframe()
     while frame is not None:
@@ -58,7 +58,7 @@ def stateless_model():
 
 
 def is_trained(layer):
-    """Whether a training step of a model that a layer is in is on the stack."""
+    """Whether a training step of a model with this layer is on the stack."""
     return any(
         any(held is layer for held in model._flatten_layers())
         for model in _models_in("train_step")

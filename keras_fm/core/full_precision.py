@@ -1,8 +1,8 @@
-"""Float32 numbers are multiplied as such, as clipping presumes.
+"""Float32 numbers are multiplied in full precision, as clipping assumes.
 
-A record is clipped by the norm of what a step sums of it. If norms and sums
-were products of fewer digits than float32 has (bfloat16, the 11 digits of
-TensorFloat-32), what is summed could be longer than its clip: by more than the
+A record is clipped by the norm of its part in the sum of a step. Norms and sums
+might be products of fewer digits than float32 has (bfloat16, the 11 digits of
+TensorFloat-32). Then this part could be longer than its clip, by more than the
 margin of the clip (docs/proofs/gradient.md, "Rounding").
 """
 
@@ -13,21 +13,21 @@ import numpy as np
 from keras import ops
 
 _LONGER = "a clipped record could be longer than its clip"
-# Of float32, many times; bfloat16 and TensorFloat-32 miss it by far.
+# Many times float32's error; bfloat16 and TensorFloat-32 exceed it by far.
 _TOLERANCE = 1e-5
-# What PyTorch calls full float32.
+# PyTorch's names for full float32.
 _EXACT = ("none", "ieee")
 
 
 @contextlib.contextmanager
 def scope():
-    """Has the backend compute as it does by default, in full float32, whatever
-    was set around: PyTorch's autocast and the precision of products on a
+    """Makes the backend compute as by default, in full float32, whatever was
+    set outside: PyTorch's autocast and the precision of products on a
     processor, JAX's precision of products and its random numbers (Keras
     knows one kind).
 
-    TensorFlow's settings are those of the process, and so are PyTorch's for
-    graphics cards: `check` refuses them.
+    TensorFlow's settings, and PyTorch's for graphics cards, belong to the
+    whole process: `check` refuses them.
     """
     backend = keras.backend.backend()
     with contextlib.ExitStack() as stack:
@@ -64,7 +64,7 @@ def _exact_processor(torch):
         yield
     finally:
         for kind, precision in zip(kinds, before):
-            # It may have been that of all kinds, and goes on to follow it.
+            # It may have followed the setting of all kinds, and does again.
             kind.fp32_precision = "none"
             if kind.fp32_precision != precision:
                 kind.fp32_precision = precision
@@ -92,7 +92,7 @@ def check():
 
 
 def _settings():
-    """What is set that products lose digits by, and code that unsets it."""
+    """Settings that make products lose digits, and code that unsets them."""
     backend = keras.backend.backend()
     if backend == "tensorflow":
         import tensorflow as tf
@@ -126,13 +126,13 @@ def _settings():
 def _card_rounds(backends):
     if not hasattr(backends.cudnn, "conv"):
         return backends.cuda.matmul.allow_tf32 or backends.cudnn.allow_tf32
-    # PyTorch raises where the older names are read after the newer are set.
+    # PyTorch raises an error if old names are read after new ones are set.
     kinds = (backends.cuda.matmul, backends.cudnn.conv)
     return any(kind.fp32_precision not in _EXACT for kind in kinds)
 
 
 def _error():
-    """The largest error of products on this device, over their size."""
+    """The largest relative error of products on this device."""
     numbers = np.random.default_rng(0)
     images = numbers.standard_normal((8, 4, 4, 8), dtype="float32")
     kernel = numbers.standard_normal((4, 4, 8, 8), dtype="float32")

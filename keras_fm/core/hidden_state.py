@@ -19,8 +19,8 @@ class HiddenVariable(keras.Variable):
 
 
 def _is_written():
-    """Whether Keras asks for variables to write them to a file: a program for
-    others, or the state tree that checkpoints hold."""
+    """Whether Keras asks for variables to write them to a file: an exported
+    program, or the state tree that checkpoints hold."""
     frame = inspect.currentframe()
     while frame is not None:
         module = frame.f_globals.get("__name__") or ""
@@ -54,10 +54,10 @@ class HiddenStateLayer(keras.layers.Layer):
 
     Compiled steps of TensorFlow and PyTorch find hidden variables by
     themselves. On JAX they are part of `variables`, the state that its steps
-    carry. They are no part of `weights`, so `get_weights`, saved files and
+    carry. They are not in `weights`, so `get_weights`, saved files and
     TensorBoard histograms do not hold them (a subclass may save what is safe
-    in `save_own_variables`), and neither exports nor `get_state_tree`, which
-    take all variables.
+    in `save_own_variables`). Exports and `get_state_tree`, which take all
+    variables, do not hold them either.
     """
 
     def __init__(self, **kwargs):
@@ -75,7 +75,7 @@ class HiddenStateLayer(keras.layers.Layer):
         """Creates or overwrites the hidden variable `name`.
 
         Returns:
-            bool, whether it was created, so that traced steps are stale.
+            bool, whether it was created; traced steps are then stale.
         """
         known = self._hidden.variables.get(name)
         if known is not None and tuple(known.shape) == tuple(value.shape):
@@ -91,7 +91,7 @@ class HiddenStateLayer(keras.layers.Layer):
         return True
 
     def _make_counter(self, name):
-        """Creates a counter that all replicas of a step count once."""
+        """Creates a counter that all replicas of a step increment once."""
         self._hidden.variables[name] = HiddenVariable(
             0,
             dtype="int",
@@ -117,7 +117,7 @@ class HiddenStateLayer(keras.layers.Layer):
         self._hidden.seed = seed
 
     def _draw_laplace(self, name):
-        """A fresh Laplace draw with the scales that `name` holds."""
+        """A fresh Laplace draw with the scales in `name`."""
         scale = self._get_hidden(name)
         # The inverse distribution function; never exactly at its poles.
         u = keras.random.uniform(

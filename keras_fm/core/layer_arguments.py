@@ -1,4 +1,4 @@
-"""Arguments of layers and models, checked as `checks` does."""
+"""Checks of arguments of layers and models, in the manner of `checks`."""
 
 from keras_fm.kernel import checks
 
@@ -21,7 +21,7 @@ def odd(name, value):
 
 
 def pair(name, value):
-    """A positive integer, or two of them, as two."""
+    """A positive integer, or two of them, as a pair."""
     if not isinstance(value, (tuple, list)):
         value = (value, value)
     if len(value) != 2:
@@ -33,7 +33,7 @@ def pair(name, value):
 
 
 def sizes(name, value):
-    """`value`, sizes of one record or `None` where unknown, as a tuple."""
+    """`value`, sizes of one record or `None` if unknown, as a tuple."""
     if not isinstance(value, (tuple, list)) or any(
         size is not None and not (checks.is_integer(size) and size > 0)
         for size in value
@@ -43,12 +43,12 @@ def sizes(name, value):
 
 
 def belongs(guarantee, owner, **settings):
-    """Refuses settings of the other guarantee.
+    """Refuses settings that belong to the other guarantee.
 
     Args:
-        guarantee: the one that was asked for.
-        owner: the only one that the settings belong to.
-        settings: `name=(value, default)`; a default is no setting.
+        guarantee: the chosen guarantee.
+        owner: the only guarantee that the settings belong to.
+        settings: `name=(value, default)`; a default is not a setting.
     """
     for name, (value, default) in settings.items():
         if guarantee != owner and value != default:
@@ -59,7 +59,7 @@ def belongs(guarantee, owner, **settings):
 
 
 def map_shape(input_shape, kernel_size, strides, padding, filters):
-    """What a convolution makes of images, channels last."""
+    """The shape that a convolution makes of images, channels last."""
     sizes = []
     for size, kernel, stride in zip(input_shape[1:3], kernel_size, strides):
         if size is not None:

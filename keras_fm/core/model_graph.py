@@ -1,4 +1,4 @@
-"""Where a layer stands in its model's own graph."""
+"""The place of a layer in its model's own graph."""
 
 
 def layer_input(model, name):

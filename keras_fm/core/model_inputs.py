@@ -1,4 +1,4 @@
-"""Which array of the records is which input of a model."""
+"""Pairs the arrays of records with the inputs of a model."""
 
 import keras
 import numpy as np
@@ -11,8 +11,8 @@ from keras_fm.kernel.reads import columns
 def arranged(model, x, name="data"):
     """x in the order of `model.inputs`, as Keras pairs them.
 
-    A dict is paired by the names of the inputs (others in it are left out),
-    or with a model built on a dict by its keys, which must be the same.
+    A dict is paired by the names of the inputs; its other keys are left out.
+    A model that was built on a dict needs the same keys.
 
     Args:
         model: a functional or sequential model.
@@ -21,7 +21,7 @@ def arranged(model, x, name="data"):
         name: of x, for errors.
 
     Returns:
-        an array for a model of one input, else a list.
+        an array for a model with one input, else a list.
 
     Raises:
         ValueError: naming what is missing.
@@ -88,16 +88,16 @@ def _described(x):
 
 
 def single(tensors):
-    """A list of one is handed over as that one."""
+    """The tensor of a list of one, else the list."""
     return tensors[0] if len(tensors) == 1 else tensors
 
 
 def predicted(call, x):
-    """What a function makes of a batch of records, an array.
+    """The output of a function for a batch of records, an array.
 
     Raises:
-        ValueError: if it fails. A backend's own words may show a record (an
-            index that is out of range), so they are left out.
+        ValueError: if it fails. A backend's own message may show a record (an
+            index that is out of range), so it is left out.
     """
     try:
         with full_precision.scope():
@@ -195,8 +195,8 @@ def _checked(model, tensor, array, name):
 
 
 def _check_tokens(model, tensor, array, of):
-    """Refuses numbers that are in no table of the `Embedding`s that read an
-    input: backends stop at them and show them, or make NaN of them."""
+    """Refuses numbers outside the tables of the `Embedding`s that read an
+    input. Backends stop at them and show them, or turn them into NaN."""
     tables = [
         layer
         for layer in _readers(model, tensor)
@@ -215,9 +215,9 @@ def _check_tokens(model, tensor, array, of):
 
 
 def _held(tensor, array):
-    """Numbers as the input holds them. JAX would wrap whole numbers of 64 bits
-    round to 32, and round floats on their way to whole numbers: one fraction
-    in a list would then change what all other records are."""
+    """Numbers as the input holds them. JAX would wrap 64-bit whole numbers to
+    32 bits, and round floats that become whole numbers. One fraction in a
+    list would then change all other records."""
     whole = "int" in str(tensor.dtype)
     if whole and array.dtype.kind == "f":
         return array.astype(np.int64)
@@ -227,8 +227,8 @@ def _held(tensor, array):
 
 
 def _are_values(model, tensor, array):
-    """Whether all entries are numbers, or are missing where that is known to
-    the only layers that read this input."""
+    """Whether all entries are numbers. They may be missing if the only layers
+    that read this input know how missing entries are marked."""
     found = np.isfinite(array)
     if found.all():
         return True
@@ -248,8 +248,8 @@ def _readers(model, tensor):
 
 
 def refuse_text_labels(data):
-    """Refuses `(x, y)` whose labels are words, as soon as they are given: Keras
-    stops at them before a fit begins, and says "Invalid dtype".
+    """Refuses `(x, y)` whose labels are words, as soon as they are given.
+    Keras would stop at them before a fit begins, with "Invalid dtype".
 
     Raises:
         ValueError: saying what to write instead; no label is shown.
@@ -257,7 +257,7 @@ def refuse_text_labels(data):
     y = data[1] if isinstance(data, tuple) and len(data) == 2 else None
     try:
         y = np.asarray(y)
-    # Of ragged lists, and tensors elsewhere: the reading has words for them.
+    # Ragged lists, or tensors on other devices: a later check explains them.
     except (TypeError, ValueError, RuntimeError):
         return
     text = y.dtype.kind in "SU"

@@ -1,9 +1,9 @@
-"""What an optimizer remembers: of the steps of fits that a release or a ledger
-knows, and of nothing else.
+"""An optimizer may only remember steps of fits that a release or a ledger
+knows.
 
 Momenta, moments, averages and counts are functions of every gradient that an
-optimizer was given. A loop of somebody's own may have given it those of
-records, and put the weights back: the next steps would go where these point.
+optimizer got. A custom loop may have given it gradients of records, and put the
+weights back. The next steps would then follow these gradients.
 """
 
 import keras
@@ -13,8 +13,8 @@ from keras_fm.core.released import digest
 
 
 def left(model):
-    """A digest of what the model's optimizer remembers now, `None` if nothing.
-    The learning rate is left out, which anybody sets."""
+    """A digest of what the model's optimizer remembers, `None` if nothing.
+    The learning rate is left out: anybody may set it."""
     optimizer = getattr(model, "optimizer", None)
     if optimizer is None or not optimizer.built:
         return None
@@ -26,11 +26,11 @@ def left(model):
 
 
 def begin(model, known):
-    """Lets an optimizer go on from what a fit left, or begin anew.
+    """Lets an optimizer continue from the end of a fit, or begin anew.
 
     Args:
-        model: a compiled model, no step of which runs.
-        known: what `left` gave then, `None` if there was no such fit.
+        model: a compiled model, of which no step is running.
+        known: the result of `left` at that end, `None` if there was no fit.
     """
     optimizer = getattr(model, "optimizer", None)
     if optimizer is None or not optimizer.built or left(model) == known:

@@ -6,8 +6,8 @@ from keras_fm.core import full_precision, replicas
 
 
 def check(model):
-    """Refuses places in which noise would not be added once, or not be fresh,
-    or in which products are rounded more than a clip allows for.
+    """Refuses places where noise would not be added once, or not be fresh, or
+    where products are rounded more than a clip allows for.
 
     Args:
         model: the Keras model that is trained.

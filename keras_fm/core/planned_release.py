@@ -1,5 +1,5 @@
-"""What parts ask of the records: releases that are proven, noise that is
-claimed. How it is charged and drawn is the same for all of them."""
+"""The plan of a private part: releases that are proven, or noise that is
+claimed. All of them are charged and drawn in the same way."""
 
 import collections.abc
 import dataclasses
@@ -16,26 +16,26 @@ class PlannedRelease:
     """One release of a plan.
 
     Attributes:
-        name: what it is for; its share of the budget has this name.
-        query: what is asked of the records, and released with noise.
+        name: its purpose; its share of the budget has this name.
+        query: the query that is released with noise.
         clip: whether records outside their bounds are scaled back.
         read: function from nothing to an iterator of what the query
             accumulates.
         learn: function that takes the release.
-        samples: `None` for one read of all records, or the samples of
-            several.
+        samples: `None` for one round over all records, or the samples of
+            several rounds.
         mechanism: `None` (calibrated to the share), or the mechanism.
-        noise_multiplier: of `samples`: `None` for what the other releases
-            leave of the budget, or the noise.
+        noise_multiplier: for `samples`: the noise, or `None` for what the
+            other releases leave of the budget.
         done: whether it was released before; its noise counts.
-        entry: `None`, or a function that takes the ledger's entry and gives
-            the one that is charged.
-        prepare: `None`, or a function that takes this planned release when
-            those before it were learned, and gives the one that is carried
-            out, of the same sensitivity.
-        carry_out: `None` for one pass over what `read` gives, or a function
+        entry: `None`, or a function from the ledger's entry to the one that
+            is charged.
+        prepare: `None`, or a function that is called after the releases
+            before this one were learned. It takes this planned release and
+            gives the one that is carried out, of the same sensitivity.
+        carry_out: `None` for one round over what `read` gives, or a function
             that takes this planned release and the other arguments of a
-            charge, reads, and returns a release (or `None`).
+            charge, reads records, and returns a release (or `None`).
     """
 
     name: str
@@ -57,11 +57,11 @@ class PublishedNoise:
     """One perturbation of a published fit.
 
     Attributes:
-        name: what it is for; its share of the budget has this name.
+        name: its purpose; its share of the budget has this name.
         sensitivity: the paper's, or a function of what `read` found.
         reads, reason: for the ledger, see `LedgerEntry`.
-        fix: function of the Laplace scale and of `laplace(scale, shape)`; it
-            fixes the noise. With `read`: also of what that found.
+        fix: function of the Laplace scale and of `laplace(scale, shape)` that
+            fixes the noise. With `read` it also takes what that found.
         read: `None`, or a function that reads the records once.
         per_lot: whether the noise is divided by the lot size.
     """
@@ -76,6 +76,6 @@ class PublishedNoise:
 
 
 def replace_one_factor(neighbours):
-    """What a sensitivity that a paper states is multiplied by: its factor 2
-    is the replace_one relation."""
+    """The factor for a sensitivity that a paper states: its factor 2 belongs
+    to the replace_one relation."""
     return 1.0 if Neighbours.of(neighbours).replaces else 0.5

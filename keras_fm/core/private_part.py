@@ -1,10 +1,10 @@
 """The one promise of every private layer and model.
 
 A private part trains in one of three ways: on its release (proven), under
-noise that was fixed before (published), or without any protection where its
-maker said so aloud, `unprotected=True`. In any other state it refuses to
-train, however it came into it: never released, copied, cloned, loaded from a
-file without the release, or given weights that its release does not describe.
+noise that was fixed before (published), or without any protection if you set
+`unprotected=True`. Otherwise it refuses to train: if it was never released, was
+copied, cloned or loaded from a file without its release, or has weights that
+its release does not describe.
 """
 
 import dataclasses
@@ -29,44 +29,44 @@ from keras_fm.kernel import checks
 
 
 class PrivatePart:
-    """What a private layer or model holds, and when it may train.
+    """A private layer or model: what it holds, and when it may train.
 
-    A subclass with weights that come from a release says which by
-    `described_weights`; one that trains on a released objective gives it by
-    `released_objective`. What it releases it says by `release_names`,
+    A subclass with weights from a release names them in `described_weights`.
+    One that trains on a released objective returns it from
+    `released_objective`. It states its releases by `release_names`,
     `default_shares` and `planned_releases` (proven) or `claims` (published),
     see `keras_fm.core.planned_release`.
     """
 
-    # Said by who makes the part: trained on records, protected by nothing.
+    # Set by the user: the part trains on records without protection.
     unprotected = False
-    # Of a layer that carries the state of a model: gives that model. No
-    # attribute that Keras would follow when it saves.
+    # In a layer that carries the state of a model: returns that model. Keras
+    # would follow a plain attribute when it saves.
     _owner = None
 
     def owner(self):
         """The model whose state this layer carries, or `None`."""
         return None if self._owner is None else self._owner()
 
-    # Why no proof covers it, and what to write instead; `None`: one does.
+    # Why no proof covers it, and what to write instead; `None` if one does.
     unproven: str | None = None
 
     def _carrier(self):
         return self
 
     def pictures(self):
-        """What TensorBoard shows of a release: from names to functions that
+        """Pictures of a release for TensorBoard: from names to functions that
         write a PNG to a file."""
         return {}
 
     def split_share(self):
-        """How the part on top divides its share over its releases."""
+        """How the output part divides its share over its releases."""
         count = len(self.release_names())
         return [1 / count] * count
 
     def check_labels_alone(self):
         """Refuses `neighbours="replace_label"`, under which features are
-        public; what has a proof for it lets it pass.
+        public. Parts with a proof for this relation override it.
 
         Raises:
             ValueError: saying what to write instead.
@@ -79,13 +79,13 @@ class PrivatePart:
             "protects the whole record with its label."
         )
 
-    # What it may be in ---------------------------------------------------
+    # The state of a part -------------------------------------------------
 
     @property
     def released(self):
         """The `Released` of this part, or `None`.
 
-        Weights that it does not describe take it away for good.
+        Weights that it does not describe remove it for good.
         """
         return self._carrier()._verified()
 
@@ -118,7 +118,7 @@ class PrivatePart:
         raise ValueError(self._refusal())
 
     def _refusal(self):
-        # What a user built: not the layer that carries its state.
+        # The part that the user built, not the layer that carries its state.
         part = self.owner() or self
         kind = type(part).__name__
         lost = ""
@@ -134,7 +134,7 @@ class PrivatePart:
         )
 
     def _how_it_trains(self):
-        """What to write, at the end of a refusal to train."""
+        """The end of a refusal to train: what to write instead."""
         return (
             "Give fit `callbacks=["
             "keras_fm.callbacks.PrivateModel(epsilon=1.0, delta=1e-5, "
@@ -143,18 +143,18 @@ class PrivatePart:
         )
 
     def in_training(self, training):
-        """What a part's `call` begins with.
+        """Begins a part's `call`.
 
         Args:
-            training: as it was given; `None` if nobody said. Then it is
-                `True` in a step of a Keras model that trains the part: the
-                model's own `call` may pass nothing on.
+            training: as given to `call`; `None` if it was not given. Then it
+                is `True` in a step of a Keras model that trains the part,
+                because the model's own `call` may not pass it on.
 
         Returns:
-            bool, whether the call is one of training.
+            bool, whether this is a training call.
 
         Raises:
-            ValueError: if it is and must not be, see `check_trains`.
+            ValueError: if it is one and must not be, see `check_trains`.
         """
         if training is None:
             training = self.trainable and fit_frame.is_trained(self)
@@ -163,7 +163,7 @@ class PrivatePart:
         return bool(training)
 
     def enter_training(self):
-        """What a part's `call` does first in training."""
+        """The first thing that a part's `call` does in training."""
         carrier, model = self._carrier(), self._trainer()
         if carrier._released is None:
             if self.unprotected or self.is_perturbed:
@@ -200,7 +200,7 @@ class PrivatePart:
     trains_on_release = False
 
     def public_fact(self):
-        """Where the weights of a part below the top are from."""
+        """Where the weights of a part below the output come from."""
         return f"weights of layer '{self.name}': from its own release"
 
     def released_objective(self):
@@ -208,8 +208,8 @@ class PrivatePart:
         raise NotImplementedError
 
     def note_weights(self):
-        """Notes that the release describes the weights as they are now:
-        training on it led to them."""
+        """Notes that the release describes the weights as they are now,
+        because training on it led to them."""
         carrier = self._carrier()
         if carrier._verified() is not None:
             carrier._note()
@@ -239,8 +239,8 @@ class ReleasedLayer(PrivatePart, HiddenStateLayer):
 
     @property
     def claims_made(self):
-        """The `Claims` that the layer was ever trained under, in this model
-        or in a file that its weights are from."""
+        """The `Claims` that the layer ever trained under, in this model or in
+        a file that its weights come from."""
         return self._claims
 
     def described_weights(self):
@@ -249,7 +249,7 @@ class ReleasedLayer(PrivatePart, HiddenStateLayer):
 
     # Published: fixed noise ----------------------------------------------
 
-    # Hidden variables that hold the noise of a published form.
+    # Names of the hidden variables for the noise of a published form.
     noise_names: tuple = ()
 
     @property
@@ -257,10 +257,10 @@ class ReleasedLayer(PrivatePart, HiddenStateLayer):
         return any(self._has_hidden(name) for name in self.noise_names)
 
     def fix_noise(self, per_step=False, **noise):
-        """Fixes noise that is already divided by the lot.
+        """Fixes noise, which must be divided by the lot already.
 
         Args:
-            per_step: whether `noise` holds scales, of draws at every step.
+            per_step: whether `noise` holds scales for draws at every step.
             **noise: arrays by `noise_names`.
         """
         for name, value in noise.items():
@@ -303,9 +303,9 @@ class ReleasedLayer(PrivatePart, HiddenStateLayer):
         self._lost = False
         self._note()
 
-    # Which weights it describes ------------------------------------------
+    # The weights that a release describes --------------------------------
 
-    # Counts the steps that may have moved them.
+    # Counts the steps that may have moved these weights.
     _counter = "steps"
 
     def _digest(self, model=None):
@@ -326,7 +326,7 @@ class ReleasedLayer(PrivatePart, HiddenStateLayer):
             )
 
     def _verified(self, model=None):
-        """The release, taken away if the weights are not of it."""
+        """The release, which is removed if it does not describe the weights."""
         if self._released is None:
             return None
         if not self._is_whole():
@@ -334,7 +334,7 @@ class ReleasedLayer(PrivatePart, HiddenStateLayer):
             return None
         found, steps = self._digest(model), self._steps(model)
         if found is None or steps is None:
-            # Inside a step that was compiled; looked at before it began.
+            # Inside a compiled step: the check was made before it began.
             return self._released
         if not self._released.digest:
             self._note(model)
@@ -342,16 +342,16 @@ class ReleasedLayer(PrivatePart, HiddenStateLayer):
             if steps == self._released.steps:
                 self.forget_release()
                 return None
-            # Steps on the release were taken since.
+            # Training steps on the release were taken since.
             self._note(model)
         return self._released
 
     def _is_whole(self):
-        """Whether the layer holds all of its release; copies may not."""
+        """Whether the layer holds all of its release. Copies may not."""
         return True
 
     def forget_release(self):
-        """Takes the release away, and with it the right to train."""
+        """Removes the release, and with it the right to train."""
         self._lost = self._lost or self._released is not None
         self._released = None
 
@@ -370,8 +370,8 @@ class ReleasedLayer(PrivatePart, HiddenStateLayer):
         """Takes what `_release_arrays` gave.
 
         Raises:
-            ValueError: if arrays are missing or of other shapes; nothing was
-                changed then.
+            ValueError: if arrays are missing or of other shapes; then nothing
+                was changed.
         """
 
     def save_own_variables(self, store):
@@ -398,7 +398,7 @@ class ReleasedLayer(PrivatePart, HiddenStateLayer):
         ledger = self._stored_release(store)
         for index, weight in enumerate(weights):
             weight.assign(store[str(index)])
-        # What was trained under a claim stays so, whatever is loaded over it.
+        # Claims of earlier training stay, whatever is loaded over them.
         self._claims.add(claims.texts)
         if ledger is not None:
             self._mark_stored(store, ledger)
@@ -411,8 +411,8 @@ class ReleasedLayer(PrivatePart, HiddenStateLayer):
             self._note()
 
     def _load_carried(self, store, published=False):
-        """Takes a release of weights in other layers, which may be loaded
-        later: they are compared with what the file says at the next look."""
+        """Takes a release of weights in other layers. These may be loaded
+        later: the next check compares them with the file."""
         ledger = self._stored_release(store)
         if ledger is None:
             return
@@ -423,9 +423,9 @@ class ReleasedLayer(PrivatePart, HiddenStateLayer):
         self._released = dataclasses.replace(self._released, digest=known)
 
     def _stored_release(self, store):
-        """Takes the release of a file. Returns its ledger, or `None` where
-        it has none that describes the weights in it: what the layer was
-        released with is gone then."""
+        """Takes the release of a file. Returns its ledger, or `None` if the
+        file has none that describes its weights. Then the layer's earlier
+        release is gone."""
         ledger = stored_ledger(store)
         if ledger is not None and self.unprotected:
             raise ValueError(
@@ -448,8 +448,8 @@ class ReleasedLayer(PrivatePart, HiddenStateLayer):
 
 
 def _arguments(layer):
-    """What a layer was made with, which it keeps in attributes of the same
-    names, as Keras writes it."""
+    """The arguments that a layer was made with, as Keras writes them. The
+    layer keeps them in attributes of the same names."""
     kinds = [k for k in type(layer).__mro__ if issubclass(k, ReleasedLayer)]
     names = dict.fromkeys(
         name
@@ -474,9 +474,9 @@ def _plain(value):
 
 
 def parts_of(model):
-    """All private parts of a model, itself included, from the inputs upwards.
+    """All private parts of a model, from the inputs upwards, itself included.
 
-    Layers that carry the state of a model are no parts of their own.
+    Layers that carry the state of a model are not parts of their own.
     """
     layers = [model, *model._flatten_layers(include_self=False)]
     models = {id(layer) for layer in layers}

@@ -9,8 +9,8 @@ from keras_fm.kernel.ledger.noisy_statistics import Release
 
 
 class QuadraticObjective(abc.ABC):
-    """What is made of the A and S of a `QuadraticQuery`: an objective, and what
-    noise does to it. No guarantee rests on it."""
+    """An objective that is made from the A and S of a `QuadraticQuery`, and
+    the effect of noise on it. No guarantee rests on this class."""
 
     # The objective is <L, W> + curvature * tr(W^T A W).
     curvature = 1 / 8
@@ -34,13 +34,13 @@ class QuadraticObjective(abc.ABC):
         )
 
     def noise_edge(self, mechanism):
-        """What a ridge is measured in: the spectral edge of the noise on A,
+        """The unit of a ridge: the spectral edge of the noise on A. It is
         2 sqrt(m) times the standard deviation of an off-diagonal entry
         (Wigner's semicircle).
 
-        Where A is public, half of what the noise multiplier of S would
+        If A is public, it is half of what the noise multiplier of S would
         mean for A: C^2 (sqrt(m) + sqrt(M)) / sqrt(2) times the standard
-        deviation over C D. A rule chosen on held-out images
+        deviation over C D. This rule was chosen on held-out images
         (docs/results/private_labels.md).
         """
         m = self.num_features
@@ -60,7 +60,7 @@ class QuadraticObjective(abc.ABC):
 
 
 class SecondMoments(Release):
-    """What releases of A share. `quadratic` `(m, m)` is A plus noise
+    """The common part of releases of A. `quadratic` `(m, m)` is A plus noise
     (symmetric, may be indefinite)."""
 
     @property
@@ -73,8 +73,8 @@ class SecondMoments(Release):
 
 
 class QuadraticRelease(SecondMoments):
-    """A released objective that is quadratic in its weights: `quadratic`
-    and `linear` `(m, M)`, S plus noise."""
+    """A released objective that is quadratic in its weights. `quadratic` and
+    `linear` `(m, M)` are A and S plus noise."""
 
     @property
     def linear(self):
@@ -83,9 +83,9 @@ class QuadraticRelease(SecondMoments):
     def minimise(self, ridge_factor=0.5):
         """Post-processing: a convex objective and its minimiser.
 
-        Negative eigenvalues of A are set to zero, and a ridge of
-        `ridge_factor` times the noise's spectral edge is added: a rule
-        fixed in advance, from public numbers only.
+        Negative eigenvalues of A are set to zero. A ridge of `ridge_factor`
+        times the noise's spectral edge is added. This rule was fixed in
+        advance and uses public numbers only.
 
         Returns:
             tuple `(hessian, minimiser)`: the objective is, up to a
@@ -105,9 +105,9 @@ class QuadraticRelease(SecondMoments):
 
 
 def _inverse(values):
-    """Of eigenvalues.
+    """The inverse of eigenvalues.
 
-    With (almost) no noise the ridge vanishes; directions no record spans
+    With (almost) no noise the ridge vanishes. Directions that no record spans
     then get no weight instead of an exploding one.
     """
     largest = values.max(initial=0.0)

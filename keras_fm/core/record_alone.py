@@ -1,8 +1,8 @@
-"""What a model makes of a record, computed of that record alone.
+"""A model's output for a record, computed from that record alone.
 
-Layers of a short list, Keras' own that take the rows of a batch one by one,
-run in batches. A model with any other layer is called with one record at a
-time, and keeps nothing of it.
+Models of Keras' own layers on a short list, which take the rows of a batch one
+by one, run in batches. A model with any other layer is called with one record
+at a time, and keeps nothing of it.
 """
 
 import collections
@@ -41,8 +41,8 @@ _KERAS = """
     TFDConcat TFDIdentity UnitNormalization UpSampling1D UpSampling2D
     UpSampling3D ZeroPadding1D ZeroPadding2D ZeroPadding3D
 """.split()
-# Of numbers, or entry by entry: `x / 255`, `x + y`; `NotEqual` is the mask of
-# an `Embedding`.
+# Arithmetic with numbers, or entry by entry: `x / 255`, `x + y`. `NotEqual` is
+# the mask of an `Embedding`.
 _ARITHMETIC = "Add Divide Multiply NotEqual Subtract TrueDivide".split()
 
 
@@ -59,15 +59,15 @@ def _kinds():
 
 
 def _is_listed(kind):
-    """Whether this very class is: a subclass may do anything."""
+    """Whether this very class is listed: a subclass may do anything."""
     if kind.__module__.startswith("keras_fm."):
-        # Our own are made to; `check_layer` of the tests asks it of most.
+        # Our own layers are made for it; `check_layer` in tests checks most.
         return not issubclass(kind, keras.Model)
     return kind in _kinds()
 
 
 def unlisted(model):
-    """What of a model is not known to keep the rows of a batch apart.
+    """A part of a model that is not known to keep the rows of a batch apart.
 
     Args:
         model: a built Keras model.
@@ -94,7 +94,7 @@ def unlisted(model):
         else:
             found = None if _keeps_apart(node) else _named(operation)
         tensors = [*node.input_tensors, *node.output_tensors]
-        # Of fewer axes, the last may be that of the records.
+        # With fewer axes, the last may be that of the records.
         rows = all(len(t.shape) > 1 and t.shape[:1] == row for t in tensors)
         if found or not rows or _may_train(node):
             return found or _named(operation)
@@ -106,7 +106,7 @@ def _named(operation):
 
 
 def runs_its_graph(model):
-    """Whether a call of a model runs the graph that it was built of, and no
+    """Whether a call of a model runs the graph that it was built from, and no
     code of its own."""
     home = getattr(type(model).call, "__module__", "")
     of_keras = home.startswith("keras.src.models.")
@@ -114,7 +114,7 @@ def runs_its_graph(model):
 
 
 def _may_train(node):
-    """Whether it is called as in training, whatever the model is."""
+    """Whether it is called as in training, whatever the mode of the model."""
     if isinstance(
         node.operation, (keras.layers.Resizing, keras.layers.CenterCrop)
     ):
@@ -155,7 +155,7 @@ def _keeps_apart(node):
 
 
 def _is_plain(layer, rank):
-    """Whether no setting of a layer makes it read along the records."""
+    """Whether no setting of a layer makes it compute along the records."""
     for name in ("activation", "recurrent_activation"):
         given = getattr(layer, name, None)
         if given is not None and given not in _activations():
@@ -171,8 +171,8 @@ def _is_plain(layer, rank):
         given, kernel, found = equation.replace("->", ",").split(",")
         if given[0] != found[0] or (given[0] in kernel and given[0] != "."):
             return False
-    # On processors that multiply tiles, PyTorch's rows of half precision are
-    # no numbers beside a row that is none.
+    # In half precision, on processors that multiply tiles, PyTorch returns NaN
+    # for every row of a tile if one row holds NaN.
     torch = keras.backend.backend() == "torch"
     return not (
         getattr(layer, "stateful", False)
@@ -190,15 +190,15 @@ def _activations():
 
 
 class FeatureMap:
-    """Function from a batch of records to what a model makes of each, of it
+    """Function from a batch of records to a model's output for each record
     alone.
 
     Args:
         model: a built Keras model.
 
     Attributes:
-        unlisted: `None` if records go through in batches; else str, the layer
-            because of which they go through one by one.
+        unlisted: `None` if records are computed in batches; else str, the
+            layer because of which they are computed one by one.
     """
 
     def __init__(self, model):
@@ -210,8 +210,8 @@ class FeatureMap:
         """Features of records, an array `(n, ...)`.
 
         Args:
-            x: an array, or list or dict of them; always of as many rows,
-                where bits are not to depend on how many there are.
+            x: an array, or list or dict of them. Always pass equally many
+                rows if bits must not depend on their number.
 
         Raises:
             ValueError: see `keras_fm.core.model_inputs.predicted`.
@@ -228,7 +228,7 @@ class FeatureMap:
             try:
                 return ops.convert_to_numpy(self._compiled(values, x))
             except Exception:
-                # Not everything is a graph: lookups are none on JAX.
+                # Not everything can be a graph: on JAX, lookups cannot.
                 self._compiled = False
         return ops.convert_to_numpy(self._all(values, x, graph=False))
 
@@ -236,8 +236,8 @@ class FeatureMap:
         return each_alone(self.model, x, values, graph)
 
     def check_repeats(self):
-        """Refuses features that depend on what was read before a record, as
-        seen on a few made-up ones.
+        """Refuses features that depend on earlier records, as seen on a few
+        made-up ones.
 
         Raises:
             ValueError: naming the layer.
@@ -251,7 +251,7 @@ class FeatureMap:
         try:
             found = self(x)
             backwards = self(again)[::-1]
-        # The made-up records may be none that it takes.
+        # The model may not accept the made-up records.
         except ValueError:
             return
         if not np.array_equal(found, backwards, equal_nan=_is_float(found)):
@@ -280,10 +280,10 @@ def _made_up(tensor):
 
 
 def each_alone(model, x, values=None, graph=True):
-    """What a model makes of every record in a batch of one.
+    """A model's output for every record, in a batch of one.
 
-    No variable and no attribute changes, and a stream of random numbers is
-    at the same place for every record.
+    No variable and no attribute changes. A stream of random numbers is at
+    the same place for every record.
 
     Args:
         model: a built Keras model of one output.
@@ -319,7 +319,7 @@ def each_alone(model, x, values=None, graph=True):
         first = one(at(0))
         kind = tf.TensorSpec(first.shape, first.dtype)
         return tf.map_fn(
-            # Not rewritten by TensorFlow, layers and all.
+            # TensorFlow must not rewrite it and its layers.
             tf.autograph.experimental.do_not_convert(one),
             x,
             fn_output_signature=kind,
@@ -331,7 +331,7 @@ def each_alone(model, x, values=None, graph=True):
 
 
 def _stateless(model, x, mapping, kept):
-    """A call of a model that leaves nothing in it."""
+    """A call of a model that changes nothing in it."""
     if keras.backend.backend() == "torch":
         import torch
 
@@ -346,7 +346,7 @@ def _stateless(model, x, mapping, kept):
 
 
 def compiled(function):
-    """A function as one graph of the backend, where it has such."""
+    """A function as one graph of the backend, if the backend has graphs."""
     backend = keras.backend.backend()
     if backend == "jax":
         import jax
@@ -361,7 +361,7 @@ def compiled(function):
 
 @contextlib.contextmanager
 def _forked():
-    """PyTorch's own generators are given back, and nothing is kept for
+    """Restores PyTorch's own generators, and keeps nothing for
     gradients."""
     if keras.backend.backend() != "torch":
         yield
@@ -374,14 +374,14 @@ def _forked():
 
 
 class Attributes:
-    """The attributes of all layers of a model, and what lists, dicts, sets and
-    arrays among them hold: a layer may keep what it is called with. As a
-    context they are given back at its end."""
+    """The attributes of all layers of a model, and the contents of lists,
+    dicts, sets and arrays among them: a layer may keep its inputs. As a
+    context, it restores them at its end."""
 
     def __init__(self, model):
         holders = list(model._flatten_layers())
         if keras.backend.backend() == "torch":
-            # Modules that are no layers, too.
+            # Also modules that are not layers.
             every = [module for layer in holders for module in layer.modules()]
             holders = list({id(module): module for module in every}.values())
         self._kept = [_Kept(vars(holder)) for holder in holders]
@@ -393,7 +393,7 @@ class Attributes:
         self.give_back()
 
     def give_back(self):
-        """Has all of it as it was."""
+        """Restores all of it."""
         for kept in self._kept:
             kept.give_back()
 
@@ -402,7 +402,7 @@ _CONTAINERS = (dict, list, set, collections.deque)
 
 
 class _Kept:
-    """What a list, dict, set or array holds."""
+    """The contents of a list, dict, set or array."""
 
     def __init__(self, held):
         self._held, self._inner = held, []
@@ -457,6 +457,6 @@ def _is_filled(value):
     return (
         isinstance(value, torch.Tensor)
         and not isinstance(value, torch.nn.Parameter)
-        # What was broadcast has one number at several places: none is set.
+        # A broadcast array has one number at several places: it is not set.
         and all(s or n < 2 for s, n in zip(value.stride(), value.shape))
     )

@@ -27,7 +27,7 @@ _REFUSED = (
 
 
 class _Cell(keras.Variable):
-    """What an optimizer takes for a variable: any tensor, of any rows.
+    """A variable for an optimizer: any tensor, with any number of rows.
 
     A true variable needs a static shape, and a batch has none.
     """
@@ -117,7 +117,7 @@ class RecordOptimizer:
                 shapes.
             values: list of tensors `(rows, ...)`.
             steps: int >= 0.
-            first: `None`, or the gradients at `values`, where they are known;
+            first: `None`, or the gradients at `values`, if they are known;
                 `steps` is then at least 1.
 
         Returns:
@@ -130,7 +130,7 @@ class RecordOptimizer:
             ]
             carry = [*values, *slots]
         else:
-            # Outside the loop, with numbers for slots: passes less.
+            # Outside the loop, with numbers for slots, less is passed on.
             slots = [
                 ops.convert_to_tensor(start, dtype=values[i].dtype)
                 for i, start in self._starts

@@ -1,4 +1,4 @@
-"""What a part was released with, and which weights that describes."""
+"""The release of a private part, and the weights that it describes."""
 
 import dataclasses
 import hashlib
@@ -11,11 +11,11 @@ _DIGEST_BYTES = 32
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class Released:
-    """A release that weights are functions of, and what it cost.
+    """A release with the weights that are functions of it, and its cost.
 
     Attributes:
         ledger_json: str, the ledger that was charged for it.
-        digest: bytes, of the weights that it describes.
+        digest: bytes, a digest of the weights that it describes.
         steps: int, training steps on the released objective until then.
         published: whether it has no proof.
     """
@@ -32,8 +32,8 @@ class Released:
 class Claims:
     """The ledgers whose claimed noise weights were trained under.
 
-    Noise is in no file, but that it was there is: weights from a file go on
-    under the claims that they were trained with.
+    No file holds the noise, but a file notes that it was there. Weights from
+    a file keep the claims that they were trained under.
     """
 
     def __init__(self, texts=()):
@@ -55,7 +55,7 @@ class Claims:
         return tuple(self._texts.values())
 
     def add(self, texts):
-        """Notes ledgers, each with the longest list of entries known."""
+        """Notes ledgers, each with its longest known list of entries."""
         for text in texts:
             found = json.loads(text)
             known = json.loads(self._texts.get(found["id"], "{}"))
@@ -73,7 +73,7 @@ class Claims:
         """The claims of a saved layer.
 
         Raises:
-            ValueError: if they are no ledgers; read them before anything is
+            ValueError: if they are not ledgers; call this before anything is
                 set.
         """
         if "claims" not in store.keys():
@@ -88,7 +88,7 @@ class Claims:
 
 
 def digest(values):
-    """Of arrays, their shapes and types, in order."""
+    """A digest of arrays, their shapes and types, in order."""
     found = hashlib.blake2b(digest_size=_DIGEST_BYTES)
     for value in values:
         value = np.ascontiguousarray(value)
@@ -107,7 +107,7 @@ def stored_ledger(store):
     """The ledger of a saved layer, or `None`.
 
     Raises:
-        ValueError: if it is not JSON; read it before anything is set.
+        ValueError: if it is not JSON; call this before anything is set.
     """
     if "ledger" not in store.keys():
         return None
@@ -123,7 +123,7 @@ def stored_steps(store):
     """The steps that a saved layer took on its release, or `None`.
 
     Raises:
-        ValueError: if they are no number; read them before anything is set.
+        ValueError: if it is not a number; call this before anything is set.
     """
     if "steps" not in store.keys():
         return None

@@ -1,9 +1,9 @@
 """How many devices and processes train together, and sums over devices.
 
 Under `tf.distribute.MirroredStrategy` every replica runs the step by itself,
-on its part of the batch: what must be one sum over all records is reduced
-here. JAX (`keras.distribution.DataParallel`) has one program for all devices,
-whose sums are over the whole batch already.
+on its part of the batch. Sums over all records are reduced here. JAX
+(`keras.distribution.DataParallel`) has one program for all devices, whose sums
+already are over the whole batch.
 """
 
 import contextlib
@@ -52,7 +52,7 @@ def of_strategy(model):
 
 
 def scope(model):
-    """Where variables are made that are the same on every replica."""
+    """The scope for variables that are the same on every replica."""
     if of_strategy(model)[0] == 1:
         return contextlib.nullcontext()
     return model.distribute_strategy.scope()
@@ -76,8 +76,8 @@ def in_step():
 
 
 def sharing_means():
-    """By how many Keras divides a mean over a batch: the replicas that have
-    a part of it."""
+    """The divisor that Keras has for means over a batch: the number of
+    replicas that have a part of it."""
     if keras.backend.backend() != "tensorflow":
         return 1
     import tensorflow as tf
@@ -92,7 +92,7 @@ def total(tensors):
         tensors: list of tensors; of one shape on all replicas.
 
     Returns:
-        list of tensors; what was given where there is one replica.
+        list of tensors; the given ones if there is one replica.
     """
     context = _context()
     if context is None or not tensors:
@@ -103,8 +103,8 @@ def total(tensors):
 def share(loss):
     """This replica's part of a loss that is the same on all of them.
 
-    Gradients are added up over replicas, and Keras multiplies what it logs
-    by their number.
+    Gradients are added up over replicas, and Keras multiplies its logs by
+    their number.
     """
     count = in_step()
     return loss if count == 1 else loss / count
@@ -120,7 +120,7 @@ def of_first(tensor):
 
 
 def _context():
-    """TensorFlow's, where it runs several replicas of a step."""
+    """TensorFlow's replica context, if several replicas run a step."""
     if keras.backend.backend() != "tensorflow":
         return None
     import tensorflow as tf

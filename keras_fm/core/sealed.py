@@ -1,10 +1,10 @@
 """A training step that no record enters and none leaves.
 
 A model whose parts train on released objectives needs no record in its steps.
-Sealed, its step sees zeros in their place, its loss is the released objective
-with the penalties of weights, and this is all it logs: whatever was compiled,
-whatever other layers add, in whatever order callbacks stand. Evaluation is
-Keras' own.
+A sealed step sees zeros in their place. Its loss is the released objective
+with the penalties of weights, and it logs nothing else. This holds whatever
+was compiled, whatever other layers add, in whatever order callbacks stand.
+Evaluation is Keras' own.
 """
 
 import contextlib
@@ -81,7 +81,7 @@ def seal(model, parts):
             return kind.train_step(model, *arguments)
 
     def make_train_function(force=False):
-        # Here, since a step that was compiled before asks no layer.
+        # Here, since a step that was compiled before calls no layer.
         for layer in model._flatten_layers():
             if hasattr(layer, "check_trains"):
                 layer.check_trains()
@@ -90,14 +90,14 @@ def seal(model, parts):
         watch(model, _parts(model))
         known = model.__dict__.get(_LEFT)
         if known is not None and fit_frame.arguments(model) is not None:
-            # A loop of somebody's own may have given it gradients of records.
+            # A custom loop may have given it gradients of records.
             optimizer_state.begin(model, known)
         return kind.make_train_function(model, force=force)
 
     if is_sealed(model):
         model.__dict__[_SEAL].parts = list(parts)
         return
-    # Plain attributes: no part of what Keras tracks and saves.
+    # Plain attributes, which Keras does not track and save.
     model.__dict__.update(
         compute_loss=compute_loss,
         compute_metrics=compute_metrics,
@@ -109,7 +109,7 @@ def seal(model, parts):
 
 
 def seal_running(model, part):
-    """Seals a model whose step runs, as the part in it finds.
+    """Seals a model whose step is running, when a part in it notices.
 
     Raises:
         ValueError: if the model's class has a step of its own, which may have
@@ -155,7 +155,7 @@ def _check_statistics(model):
 
 
 def _check_fit(model):
-    """Refuses what the running fit would show of records it was given; a
+    """Refuses metrics that the running fit would show of its own records. A
     PrivateModel among its callbacks does so itself."""
     found = fit_frame.arguments(model)
     if found is not None and not any(
@@ -165,7 +165,7 @@ def _check_fit(model):
 
 
 def objective(model, parts):
-    """What a sealed step minimises: released objectives and penalties."""
+    """The objective of a sealed step: released objectives and penalties."""
     total = sum(
         ops.cast(part.released_objective(), "float32") for part in parts
     )
@@ -176,14 +176,14 @@ def objective(model, parts):
 
 
 def logs(model):
-    """What a sealed step logs: the released objective, 0 without one."""
+    """The logs of a sealed step: the released objective, 0 without one."""
     tracker = model._loss_tracker
     return {tracker.name: tracker.result()}
 
 
 def results(model):
-    """Results of the metrics that are built: those that were compiled are
-    when they are first evaluated."""
+    """Results of the metrics that are built. Compiled metrics are built when
+    they are first evaluated."""
     found = {}
     for metric in model.metrics:
         if getattr(metric, "built", True):
@@ -195,16 +195,16 @@ def results(model):
 
 def _rows(model):
     """How many rows of zeros a step of a model sees: as many as the model was
-    built for, or one. Keras weighs the loss of a step by them, and of how many
-    records there are the last batch would tell."""
+    built for, or one. Keras weighs the loss of a step by its rows, and the
+    last batch would reveal the number of records."""
     sizes = [tensor.shape[0] for tensor in getattr(model, "inputs", None) or ()]
     return next((size for size in sizes if size is not None), 1)
 
 
 @contextlib.contextmanager
 def without_records(arguments, rows=1):
-    """Arguments of `train_step` with `rows` rows of zeros in the place of the
-    data, the last of them; in the context, losses and metrics are those of
+    """Arguments of `train_step` whose last one, the data, is replaced by
+    `rows` rows of zeros. In the context, losses and metrics are those of
     training."""
     *state, data = arguments
     empty = keras.tree.map_structure(
@@ -224,13 +224,13 @@ def _is_training(training):
 
 
 def expect_metrics():
-    """Says that the next metrics are those of a training step."""
+    """Notes that the next metrics are those of a training step."""
     _running.metrics = True
 
 
 def takes_metrics():
-    """Whether the metrics asked for are those of a training step: inside a
-    sealed one, or next after the loss of one that was sealed midway."""
+    """Whether the metrics that are asked for are those of a training step:
+    inside a sealed one, or next after the loss of one sealed midway."""
     found = getattr(_running, "step", False) or getattr(
         _running, "metrics", False
     )
@@ -239,7 +239,7 @@ def takes_metrics():
 
 
 def _overrides(kind, name):
-    """Whether a class has its own form of a method of Keras' trainer."""
+    """Whether a class overrides a method of Keras' trainer."""
     found = getattr(kind, name, None)
     return found is not None and found is not getattr(keras.Model, name, None)
 

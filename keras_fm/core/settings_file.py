@@ -1,4 +1,4 @@
-"""JSON and TOML that people write: of limited size, and strictly read."""
+"""JSON and TOML files that people write: limited in size, strictly parsed."""
 
 from keras_fm.kernel.ledger import strict_json
 
@@ -6,10 +6,10 @@ _LARGEST = 1_000_000
 
 
 def load(path):
-    """What a `.json` or `.toml` file holds (1 MB at most).
+    """The contents of a `.json` or `.toml` file (1 MB at most).
 
     Raises:
-        ValueError: why it cannot be read, for the caller to say of what.
+        ValueError: why it cannot be parsed; the caller names the file.
         OSError: if it cannot be opened.
     """
     with open(path, "rb") as f:

@@ -10,15 +10,15 @@ import numpy as np
 def chosen_rows(owners):
     """Rows of which every owner has at most one, a function of `owners`.
 
-    Rows whose owners have few rows come first, and in an order that is mixed
-    and always the same. Each is kept if none of its owners has one yet.
+    Rows whose owners have few rows come first, in a mixed order that is
+    always the same. A row is kept if none of its owners has one yet.
 
     Args:
         owners: `(n, k)` ids. Rows with fewer owners are filled up with -1, or
             text with "".
 
     Returns:
-        int array of numbers of rows, in ascending order.
+        int array of row numbers, in ascending order.
 
     Raises:
         ValueError: if a row has no owner.

@@ -1,12 +1,12 @@
-"""What a ledger takes for granted: proven by the library, or declared."""
+"""The facts that a ledger relies on: proven by the library, or declared."""
 
 import re
 
 from keras_fm.kernel.ledger import ledger_text
 
 _PROVEN, _DECLARED = "proven", "declared"
-# What a note of a ledger entry is about, by how it begins; all others are
-# about what was done to records before they were read.
+# The subject of a ledger entry's note, by how the note begins. All others are
+# about what was done to records before they were used.
 _ABOUT = (
     ("the number of ", "n"),
     ("weights of classes", "weights"),
@@ -15,13 +15,13 @@ _ABOUT = (
     ("first weights: ", "start"),
     ("initial weights of ", "start"),
 )
-# Notes of what the library saw to itself.
+# Notes of facts that the library ensured itself.
 _SEEN_TO = re.compile(
     "the number of records n is not used|weights of classes: released|"
     "weights of layer .*: from its own release|features: record by record .*|"
     "scales of layer .*: from the released relevance"
 )
-# What holds where no note says otherwise.
+# The facts that hold unless a note states otherwise.
 _ELSE = {
     "n": ("no entry uses a number of records", _PROVEN),
     "weights": ("every row counts alike", _PROVEN),
@@ -32,14 +32,14 @@ _BEFORE = ("what was done to the rows before is not covered", _DECLARED)
 
 
 def of(ledger):
-    """What a ledger takes for granted, line by line.
+    """The facts that a ledger relies on, line by line.
 
     Args:
         ledger: a `keras_fm.Ledger`.
 
     Returns:
-        list of lists of three str: what it is about, words, and `"proven"` if
-        the library saw to it or `"declared"`.
+        list of lists of three str: the subject, words, and `"proven"` if the
+        library ensured it, or `"declared"`.
     """
     unit = ledger.unit
     proved = ledger_text.proved_unit(unit)
@@ -58,7 +58,7 @@ def declared(notes):
     """A caller's notes, a text or several, as a tuple.
 
     Raises:
-        ValueError: if one is in words that stand for what is proven.
+        ValueError: if one has words that are reserved for proven facts.
     """
     notes = (notes,) if isinstance(notes, str) else tuple(notes)
     for note in notes:

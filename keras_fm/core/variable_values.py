@@ -1,4 +1,4 @@
-"""Values of variables where Keras runs a step and holds them elsewhere."""
+"""Values of variables while Keras runs a step and holds them elsewhere."""
 
 import keras
 import numpy as np
@@ -7,15 +7,15 @@ from keras_fm.core import fit_frame
 
 
 def values(variables, model=None):
-    """NumPy values of variables, or `None` where they have none now.
+    """NumPy values of variables, or `None` if they have none now.
 
-    Inside a compiled step a TensorFlow variable is read outside of the graph;
-    JAX has taken the values of the model that trains into its own state.
+    Inside a compiled step a TensorFlow variable is read outside of the graph.
+    JAX has moved the values of the training model into its own state.
     """
     found = _of_state(model) if keras.backend.backend() == "jax" else {}
     try:
         return [_value(v, found) for v in variables]
-    # Whatever a backend raises for what a traced step makes.
+    # Any error that a backend raises for tensors of a traced step.
     except Exception:
         return None
 
@@ -28,13 +28,13 @@ def _value(variable, found):
         import tensorflow as tf
 
         with tf.init_scope():
-            # Not `value`: the step of a half policy would cast it.
+            # Not `value`, which the step of a half policy would cast.
             value = variable._value
-            # Of the first replica, where there are several.
+            # The value on the first replica, if there are several.
             value = getattr(value, "values", [value])[0]
             return value.numpy()
     if backend == "jax":
-        # Not `value`: a scope would give the tracer.
+        # Not `value`, which would give the tracer in a scope.
         if variable._value is None:
             raise ValueError("taken by a fit")
         return np.asarray(variable._value)
@@ -42,7 +42,7 @@ def _value(variable, found):
 
 
 def _state(model):
-    """JAX: pairs of the variables that the running fit took, and values."""
+    """JAX: pairs of variables that the running fit took, and their values."""
     state = (fit_frame.arguments(model) or {}).get("state") or ()
     groups = (
         model.trainable_variables,
@@ -65,7 +65,7 @@ def _of_state(model):
 
 
 def give_back(model):
-    """JAX: what a fit took, before an error ends it."""
+    """JAX: gives back what a fit took, before an error ends it."""
     if keras.backend.backend() == "jax" and model is not None:
         for variable, value in _state(model):
             variable._value = value

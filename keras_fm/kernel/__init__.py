@@ -1,4 +1,4 @@
-"""The part to read in a privacy review: bounds, sums, noise, cost, releases.
+"""Read this for a privacy review: bounds, sums, noise, cost, ledger, releases.
 
 NumPy only: nothing here imports Keras.
 """

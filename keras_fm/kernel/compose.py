@@ -25,7 +25,7 @@ _POINTS = 2e5
 # For many runs on few points dp_accounting raises the number of points to the
 # power of the runs, as an integer.
 _MANY_RUNS, _MANY_POINTS = 2**18, 4000
-# So many different sampled mechanisms are convolved one by one.
+# Up to so many different sampled mechanisms are convolved one by one.
 _MOST_SAMPLED = 64
 # Beyond this the exponential overflows, and the pure epsilon is added.
 _LARGEST_PURE = 700.0
@@ -254,9 +254,9 @@ def epsilon_with_overflow(
 ):
     """Smallest epsilon that pays for noise and for overflowing buffers.
 
-    It iterates `epsilon = epsilon_of(delta - (1 + exp(epsilon)) *
-    probability)` upwards from `epsilon_of(delta)`, which never exceeds the
-    solution. Then it goes up in small steps until the inequality holds.
+    Iterates `epsilon = epsilon_of(delta - (1 + exp(epsilon)) * probability)`
+    upwards from `epsilon_of(delta)`, which never exceeds the solution. Then
+    it goes up in steps far below its error until the inequality holds.
 
     Args:
         epsilon_of: decreasing function of delta, the inverse of `delta_of`.

@@ -382,13 +382,13 @@ class QuadraticQuery(OwnedSumQuery):
             2 (C^4 - s^2) / alpha^2 + 2 C^2 T^2 + 2 s T^2,
 
         largest at s = min(alpha^2 T^2 / 2, C^2). If features are nonnegative
-        and targets aligned, it is without the last term, at s = 0.
+        and targets aligned, the last term is absent, and s = 0.
         docs/proofs/cross_entropy.md, proposition 4.
 
         An owner of several records (`grouped`): the same for add_remove,
         twice the add_remove value for replace_one (sqrt(2) times for A alone
         in the L2 norm). Each of `reach` other units adds the replace_one
-        value. docs/proofs/reconstruction.md,
+        value. docs/proofs/reconstruction.md, propositions 3 and 4.
 
         Labels alone (`public_features`), replace_label: of S, C D with D the
         longest change of a target in L2 (sqrt(2) for one-hot labels, 1 for a

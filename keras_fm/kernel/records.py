@@ -1,7 +1,6 @@
 """Records in any form in which Keras users hold them: a row is a record.
 
-`batches` reads them once. `Passes` reads them several times, and checks that
-each time gives the same.
+`batches` reads them once. `Passes` checks that several runs over them agree.
 """
 
 import copy

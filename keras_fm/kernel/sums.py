@@ -9,8 +9,8 @@ Three things keep this small and bounded:
   rounding errors kept (`CompensatedSum`, Knuth's two-sum).
 * The sums of batches are added as integers (`FixedPointSum`). Their order and
   the number of machines make no difference.
-* Rows on a grid (`on_grid`) have products that float64 holds exactly, and so
-  are their sums. Then not even the batches make a difference.
+* Rows on a grid (`on_grid`) have products that float64 holds exactly. It also
+  holds their sums, so that not even the batches make a difference.
 
 The bound enters the scale of the noise. Proofs: docs/proofs/lattice_noise.md,
 "The sum that is computed" and "Sums without rounding".
@@ -160,7 +160,7 @@ class FixedPointSum:
 
     @classmethod
     def of(cls, bound, shape, integers):
-        """The sum that `integers` gave, of arrays of a shape.
+        """The sum from its `integers`, of arrays of a shape.
 
         Raises:
             ValueError: if these are not such integers.
@@ -266,8 +266,8 @@ def by_unit(query, owners, n, own_sum, scaled):
 
 
 def inside(own, length, bound):
-    """Arrays of total length `length`, scaled back below `bound` by more than
-    the error of that length. There is no jump at the bound."""
+    """Arrays whose joint norm is `length`, scaled back below `bound` by more
+    than the error of that norm. There is no jump at the bound."""
     bound *= 1 - 1e-12
     shrink = bound / max(length, bound)
     return tuple(shrink * part for part in own)

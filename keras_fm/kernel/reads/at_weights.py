@@ -30,7 +30,7 @@ class AtWeights:
                 f"`weights` must have the shapes {tuple(shapes)}. Received: "
                 f"{found}"
             )
-        # Checks public numbers only: an error that depends on records leaks.
+        # Public numbers only: an error that depends on records would leak.
         if not all(np.all(np.isfinite(w)) for w in weights):
             raise ValueError("The weights overflowed; lower `learning_rate`.")
         self.query, self.weights = query, weights

@@ -42,7 +42,6 @@ def placed(batches, size, by_labels=True):
         x and y in the form that they were given, of `size` rows. Free rows
         hold zeros or empty text. `rows`, `(records,)` int, has the row of
         every record; equal records share one.
-        `(records,)` int, a row once for every record in it.
 
     Example:
 

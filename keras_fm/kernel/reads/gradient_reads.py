@@ -169,7 +169,7 @@ class GradientReads(PaidReads):
             ValueError: if a weight is not finite.
         """
         self._check_left()
-        # Checks public numbers only: an error that depends on records leaks.
+        # Public numbers only: an error that depends on records would leak.
         if not np.all(np.isfinite(weights)):
             raise ValueError("The weights overflowed; lower `learning_rate`.")
         self._take()

@@ -17,8 +17,8 @@ class PermuteAndFlip(PureMechanism):
 
     Every candidate flips a coin that shows heads with probability
     `exp(-epsilon * (best score - its score) / sensitivity)`, exactly. One of
-    the heads is drawn. The result is that of exponential noise of scale
-    `sensitivity / epsilon` on each score and the largest sum. It is never
+    the heads is drawn. This equals the choice of the largest score after
+    exponential noise of scale `sensitivity / epsilon` on each. It is never
     worse than the exponential mechanism (docs/proofs/evaluation.md).
 
     Args:
