@@ -27,6 +27,8 @@ STARTS = ("minimiser", "current")
 class Unit:
     """Whose data are protected: one record, or one owner of several records.
 
+    A record is a row of the data; an owner, such as a person, has several.
+
     Args:
         owners: `None` (each row is a unit), or `(n,)` ids of the records'
             owners, whole numbers or text. Then the unit is an owner with all
@@ -96,9 +98,10 @@ class Proven:
     """Settings of a fit in which every use of the records has a proof.
 
     Args:
-        neighbours: `"add_remove"`, `"replace_one"` or `"replace_label"`
-            (only the labels are secret, features are public). `None`: the
-            relation of the ledger that is continued, else the first.
+        neighbours: `"add_remove"` (one record more or less), `"replace_one"`
+            (one record differs) or `"replace_label"` (only the labels are
+            secret, features are public). `None`: the relation of the ledger
+            that is continued, else the first.
         unit: the privacy unit, a `Unit`.
         shares: `None` (defaults, see `PrivateModel.plan`), or the share of
             the budget that each release (noisy sum over the records) gets,
@@ -109,8 +112,8 @@ class Proven:
             these releases together. The rest is left for private evaluation
             (`keras_fm.evaluation`), see `PrivacyBudget.split`.
         n_public: whether the number of records is public. If `False`, pass
-            `fit` a `steps_per_epoch` and an x of as many batches. Otherwise
-            the number of steps would reveal n.
+            `fit` a `steps_per_epoch` and an x of as many batches, so that
+            the number of steps does not reveal n.
         start: `"minimiser"` moves the output layer to the released optimum in
             closed form before the first step. `"current"` keeps the weights,
             which must be those that the layer was built with.

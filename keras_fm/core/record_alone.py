@@ -445,7 +445,7 @@ def _plain(held):
 
 
 def _is_filled(value):
-    """Whether something can be put into it that is no weight."""
+    """Whether something that is not a weight can be put into it."""
     if isinstance(value, np.ndarray):
         return value.flags.writeable
     if isinstance(value, _CONTAINERS):

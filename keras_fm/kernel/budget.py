@@ -70,7 +70,7 @@ class PrivacyBudget:
             logarithm).
         delta: float in [0, 1). The probability with which the bound may
             fail; choose it far below one over the number of records. `0`
-            means pure differential privacy. There is no default, because an
+            means pure differential privacy. It has no default, because an
             epsilon means little without its delta.
 
     Raises:

@@ -430,7 +430,7 @@ class DiscreteGaussian(SymmetricSampler):
     """Integers with probability proportional to `exp(-x^2 / (2 variance))`.
 
     The discrete Gaussian of Canonne, Kamath and Steinke (2020). Its variance
-    is at most the parameter, and equal to it but for a factor
+    is at most the parameter, and equal to it up to a factor
     `1 - O(exp(-19 variance))`.
 
     Args:

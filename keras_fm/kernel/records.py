@@ -227,7 +227,7 @@ def _check_dataset(data):
 
 
 def _of_one_length(data, batches):
-    """Yields the batches `(x, y)` that were read of `data`.
+    """Yields the batches `(x, y)` that were read from `data`.
 
     Raises:
         ValueError: if records of several batches have different lengths, or

@@ -153,7 +153,7 @@ def checked_entry(query, mechanism, ledger, name, noise, notes):
 
     Raises:
         BudgetExceededError: if it does not.
-        ValueError: if the mechanism has less noise than its entry says, or
+        ValueError: if the mechanism has less noise than its entry states, or
             no lattice holds its noise.
     """
     needed = query.sensitivity(mechanism.norm, neighbours=ledger.neighbours)

@@ -60,8 +60,9 @@ class Ledger:
 
     Args:
         budget: a `PrivacyBudget`.
-        neighbours: `"add_remove"`, `"replace_one"` or `"replace_label"`;
-            required, because every number of this ledger refers to it.
+        neighbours: `"add_remove"` (one record more or less), `"replace_one"`
+            (one record differs) or `"replace_label"` (one label differs).
+            Required: every number of this ledger refers to it.
         unit: the privacy unit in words: what is added, removed or replaced.
 
     Example:

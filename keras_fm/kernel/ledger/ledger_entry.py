@@ -22,7 +22,7 @@ class LedgerEntry:
 
     Attributes:
         name: the layer or query that it served.
-        guarantee: `"proven"` or `"claimed"`.
+        guarantee: `"proven"`, or `"claimed"` (a paper asserts the epsilon).
         neighbours: the relation that the numbers refer to.
         mechanism: dict, the mechanism's name and public parameters
             (proven), or `{"claimed_epsilon": ...}`.

@@ -84,9 +84,9 @@ def choice_epsilon(budget, share):
 def gaussian_multiplier(epsilon, delta):
     """Smallest noise multiplier of one Gaussian that meets (epsilon, delta).
 
-    It starts from the closed form of dp_accounting and raises it until the
-    composition that the ledger uses confirms it. So the multiplier that you
-    get keeps within the budget.
+    It is the noise's standard deviation over the sensitivity. The search
+    starts from the closed form of dp_accounting and raises it until the
+    composition that the ledger uses confirms it, within the budget.
 
     Args:
         epsilon: float > 0.
