@@ -22,6 +22,7 @@ TENSORFLOW = (
     "keras_fm.lab.baselines",
     "keras_fm.core.variable_values",
     "keras_fm.core.record_alone",
+    "keras_fm.core.device_sums",
     "keras_fm.core.replicas",
     "keras_fm.per_example.pull_backs",
     "keras_fm.per_example.sum_noise",

@@ -186,8 +186,11 @@ class PrivateNetwork(keras.Model):
 
     def compile(self, *args, jit_compile="auto", **kwargs):
         """As `keras.Model.compile`."""
-        self.may_jit = jit_compile == "auto" and ghost_layers.runs_loops_alone(
-            self.model
+        # Keras compiles nothing under a strategy.
+        self.may_jit = (
+            jit_compile == "auto"
+            and replicas.of_strategy(self)[0] == 1
+            and ghost_layers.xla_compiles(self.model)
         )
         super().compile(*args, jit_compile=jit_compile, **kwargs)
         self._means = _takes_means(self.loss, replicas.of_strategy(self)[0])
@@ -692,9 +695,7 @@ class PrivateFit:
         with Attributes(network.model), full_precision.scope():
             self.map = network.map_for(given, example)
         if network.may_jit:
-            # Record by record, uncompiled operations would take ten times as
-            # long; XLA's own loops over time do.
-            network.jit_compile = self.map.way == "one"
+            network.jit_compile = self.map.needs_xla
         self._charge = FitCharge(
             network,
             callback,

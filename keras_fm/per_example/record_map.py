@@ -65,6 +65,7 @@ class RecordMap:
     def __init__(self, trainer, clip, way, ghosts=()):
         network = trainer.model
         self._trainer, self.network = trainer, network
+        self.may_jit = trainer.may_jit
         self.clip, self.way, self.ghosts = clip, way, list(ghosts)
         self.training, self.hides = True, False
         self.learned = list(network.trainable_variables)
@@ -108,6 +109,16 @@ class RecordMap:
         return self.way != "together" and (
             backend == "torch"
             or (backend == "tensorflow" and self.way == "vmap")
+        )
+
+    @property
+    def needs_xla(self):
+        """Whether TensorFlow should compile it: its map over records, since
+        matrix products of several threads can end the process otherwise
+        (TensorFlow 2.21, processors with AVX-512); and loops over time within
+        a loop over records, which take ten times as long otherwise."""
+        return self.way == "vmap" or (
+            self.way == "one" and ghost_layers.has_loops(self.network)
         )
 
     # One record ----------------------------------------------------------
@@ -616,7 +627,8 @@ def _run(made, arguments, traced):
 
         if made.way == "one" and not traced:
             return made.sums(*arguments)
-        function = tf.function(made.sums, autograph=False)
+        compiled = made.needs_xla and made.may_jit and not traced
+        function = tf.function(made.sums, autograph=False, jit_compile=compiled)
         with _quiet():
             if not traced:
                 return function(*arguments)

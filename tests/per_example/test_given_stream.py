@@ -135,7 +135,7 @@ def test_the_stream_is_read_as_the_steps_are_taken():
 @pytest.mark.parametrize(
     "x, more, words",
     [
-        (batches, {}, "Say how many steps"),
+        (batches, {}, "Pass the number of steps"),
         (batches, {"class_weight": {0: 1.0}}, "need arrays"),
         (batches, {"epochs": 2, "steps_per_epoch": 9}, "gives each row"),
         (iter([]), {"steps_per_epoch": 9}, "at least one row"),

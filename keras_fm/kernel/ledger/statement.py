@@ -77,7 +77,7 @@ def promise(epsilon, delta, neighbours, unit="record"):
         Neighbours.REPLACE_ONE: f"Replacing any one {unit} by another",
         Neighbours.REPLACE_LABEL: f"Changing the label of any one {unit}",
     }[Neighbours.of(neighbours)]
-    chance = math.floor(1 / delta * (1 + _SUMS)) if delta else 0
+    chance = math.floor(1 / delta * (1 + _SUMS)) if delta > 1e-300 else 0
     also = f", apart from a probability of at most 1 in {chance:,}"
     factor = math.exp(min(epsilon, 700.0))
     times = rounded_up(factor, 3)
