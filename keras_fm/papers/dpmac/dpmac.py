@@ -597,7 +597,7 @@ class CoordinateMap:
     """
 
     # A batch is one piece: nothing of records x weights is formed.
-    piece = 2**31
+    piece, needs_xla = 2**31, False
     # Two words, for the noise of a step.
     key_shape = (1, 2)
 
