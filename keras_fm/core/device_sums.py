@@ -180,10 +180,9 @@ class DeviceRows:
     """
 
     def __init__(self, narrow):
-        self._count, free = len(narrow), -len(narrow) % _PADDED
-        rows = np.pad(narrow, ((0, free), (0, 0)))
+        rows = np.pad(narrow, ((0, -len(narrow) % _PADDED), (0, 0)))
         self._rows = ops.convert_to_tensor(rows, dtype="int16")
-        self._kept = np.arange(self._count)
+        self._kept = np.arange(len(narrow))
 
     def __len__(self):
         return len(self._kept)

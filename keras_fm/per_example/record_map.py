@@ -65,7 +65,6 @@ class RecordMap:
     def __init__(self, trainer, clip, way, ghosts=()):
         network = trainer.model
         self._trainer, self.network = trainer, network
-        self.may_jit = trainer.may_jit
         self.clip, self.way, self.ghosts = clip, way, list(ghosts)
         self.training, self.hides = True, False
         self.learned = list(network.trainable_variables)
@@ -117,8 +116,9 @@ class RecordMap:
         matrix products of several threads can end the process otherwise
         (TensorFlow 2.21, processors with AVX-512); and loops over time within
         a loop over records, which take ten times as long otherwise."""
-        return self.way == "vmap" or (
-            self.way == "one" and ghost_layers.has_loops(self.network)
+        return self._trainer.may_jit and (
+            self.way == "vmap"
+            or (self.way == "one" and ghost_layers.has_loops(self.network))
         )
 
     # One record ----------------------------------------------------------
@@ -627,7 +627,7 @@ def _run(made, arguments, traced):
 
         if made.way == "one" and not traced:
             return made.sums(*arguments)
-        compiled = made.needs_xla and made.may_jit and not traced
+        compiled = made.needs_xla and not traced
         function = tf.function(made.sums, autograph=False, jit_compile=compiled)
         with _quiet():
             if not traced:
