@@ -220,7 +220,7 @@ def test_a_delta_that_permits_publishing_a_record_is_warned_about(
         ({"fits": 0}, "`fits`"),
         ({"epsilon": -1}, "`epsilon` must be"),
         ({"neighbours": "swap"}, "`neighbours` must be"),
-        ({"rounds": 0}, "`reads`"),
+        ({"rounds": 0}, "`rounds`"),
     ],
 )
 @pytest.mark.once
