@@ -61,9 +61,9 @@ from results_file import ResultsFile
 from scipy import special
 
 from keras_fm import queries
+from keras_fm.kernel.access import sampling
 from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.kernel.mechanisms import NoiseSource
-from keras_fm.kernel.reads import sampling
 from keras_fm.kernel.release import calibrate
 from keras_fm.lab import audits as audit_subjects
 from keras_fm.lab.auditing.bounds import coin_run_bound, lower_rate

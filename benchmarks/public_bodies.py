@@ -6,12 +6,12 @@ The bodies and data of docs/tutorials/images.md and text.md, with all
 records: CIFAR-10 (50,000 images, 10,000 for the test) by EfficientNet-Lite0 at
 96 by 96 pixels, 20 Newsgroups (11,293 posts, 7,528) by MiniLM. Features are
 kept in DIR, which must be yours alone. `PrivateDense` on features of unit norm,
-with one read and with 40 (`fm.Rounds(rounds=40)`), and beside it the
+with one release and with 40 (`fm.Rounds(rounds=40)`), and beside it the
 classifier of least squares without privacy on the same features.
 
 Chosen on held-out training records, the last 10,000 images: that the features
 of images are scaled to mean 0 and deviation 1 within each image
-(`LayerNormalization` without weights), and 40 reads without a whitening.
+(`LayerNormalization` without weights), and 40 rounds without a whitening.
 Nothing was chosen on posts: the same without the scaling.
 """
 
@@ -27,14 +27,14 @@ _OUT = flags.DEFINE_string("out", "docs/results", "Folder of the results.")
 _CACHE = flags.DEFINE_string("cache", None, "Folder for features, 0700.")
 _ONLY = flags.DEFINE_enum("only", None, ["images", "sentences"], "One of them.")
 flags.mark_flag_as_required("cache")
-EPSILONS, DELTA, READS = (1.0, 3.0, 8.0), 1e-5, (1, 40)
+EPSILONS, DELTA, ROUNDS = (1.0, 3.0, 8.0), 1e-5, (1, 40)
 
 
 def images(cache):
     import keras_fm as fm
 
     data = fm.datasets.load("cifar10")
-    # The loader gives 0 to 1, the body reads 0 to 255.
+    # The loader gives 0 to 1, the body rounds 0 to 255.
     body = fm.features.efficientnet_lite0((32, 32, 3), size=96)
     return [
         (cache.extract(body, (255 * x).round().astype("uint8")), y)
@@ -64,7 +64,7 @@ def of_page(name, cells):
     return defined
 
 
-def trained(h, y, scaled, reads, epsilon):
+def trained(h, y, scaled, rounds, epsilon):
     """A model of features with its callback, after the fit."""
     import keras
 
@@ -75,10 +75,10 @@ def trained(h, y, scaled, reads, epsilon):
         model.add(keras.layers.LayerNormalization(center=False, scale=False))
     model.add(fm.layers.NormalizationLayer())
     classes = int(y.max()) + 1
-    if reads == 1:
+    if rounds == 1:
         model.add(fm.layers.PrivateDense(classes))
     else:
-        rounds = fm.Rounds(rounds=reads)
+        rounds = fm.Rounds(rounds=rounds)
         model.add(
             fm.layers.PrivateDense(classes, use_bias=False, rounds=rounds)
         )
@@ -86,7 +86,7 @@ def trained(h, y, scaled, reads, epsilon):
     private = fm.callbacks.PrivateModel(
         epsilon=epsilon, delta=DELTA, data=(h, y)
     )
-    # The fit reads the release alone, so the number of rows is nothing to it.
+    # The fit uses the release alone, so the number of rows is nothing to it.
     model.fit(h[:256], y[:256], callbacks=[private], verbose=0)
     return model, private
 
@@ -110,7 +110,7 @@ def main(_):
     import keras_fm as fm
 
     results = ResultsFile(
-        _OUT.value, "public_bodies", ("data", "reads", "epsilon")
+        _OUT.value, "public_bodies", ("data", "rounds", "epsilon")
     )
     cache = fm.feature_cache.FeatureCache(_CACHE.value)
     for name, load in {"images": images, "sentences": sentences}.items():
@@ -126,17 +126,17 @@ def main(_):
             results.add(
                 (name, 0, None), None, accuracy=round(float(right.mean()), 4)
             )
-        for reads in READS:
+        for rounds in ROUNDS:
             for epsilon in EPSILONS:
-                if results.has(name, reads, epsilon):
+                if results.has(name, rounds, epsilon):
                     continue
                 began = time.perf_counter()
-                model, private = trained(h, y, scaled, reads, epsilon)
+                model, private = trained(h, y, scaled, rounds, epsilon)
                 seconds = time.perf_counter() - began
                 found = model.predict(h_test, batch_size=2000, verbose=0)
                 right = found.argmax(axis=1) == y_test
                 results.add(
-                    (name, reads, epsilon),
+                    (name, rounds, epsilon),
                     private.ledger,
                     accuracy=round(float(right.mean()), 4),
                     records=len(h),

@@ -14,7 +14,7 @@
    one that computes scattering features of 1,024 images.
 6. Features on disk (`FeatureCache`), 800 of each of 10^5 and 10^6 records: CPU
    microseconds a record of making them, of one read and of each of several
-   reads, and the largest memory beside pages of files.
+   rounds, and the largest memory beside pages of files.
 
 Parts that are not measured again keep their results in the file.
 """
@@ -148,13 +148,13 @@ def growth():
     return found
 
 
-def cached(n, m=800, inputs=64, reads=3):
+def cached(n, m=800, inputs=64, rounds=3):
     """CPU seconds and memory of features that are on disk, for n records."""
     import keras
 
     import keras_fm as fm
     from keras_fm.kernel import mechanisms
-    from keras_fm.kernel.reads import gradient_reads
+    from keras_fm.kernel.access import gradient_rounds
 
     keras.utils.set_random_seed(0)
     body = keras.Sequential(
@@ -203,7 +203,7 @@ def cached(n, m=800, inputs=64, reads=3):
             return partial.statistics()
 
         def opened():
-            return gradient_reads.GradientReads(
+            return gradient_rounds.GradientRounds(
                 fm.queries.GradientQuery(
                     num_features=m, num_outputs=10, clip=0.1
                 ),
@@ -212,7 +212,7 @@ def cached(n, m=800, inputs=64, reads=3):
                     sensitivity=0.1,
                     noise_multiplier=100.0,
                     sampling_rate=1.0,
-                    steps=reads,
+                    steps=rounds,
                 ),
                 ledger=fm.Ledger(
                     fm.PrivacyBudget(9.0, 1e-5), neighbours="add_remove"
@@ -221,10 +221,10 @@ def cached(n, m=800, inputs=64, reads=3):
                 noise=mechanisms.NoiseSource(),
             )
 
-        timed("one read", one)
-        many = timed("looking at all, before many reads", opened)
+        timed("one release", one)
+        many = timed("looking at all, before many rounds", opened)
         weights = np.zeros((m, 10))
-        for read in range(reads):
+        for read in range(rounds):
             noisy = timed(
                 f"read {read + 1} of many", functools.partial(many, weights)
             )

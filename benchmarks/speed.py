@@ -40,7 +40,7 @@ from fit_steps import Architecture, result, timed
 
 import keras_fm as fm
 from keras_fm.kernel import mechanisms, partial_statistics
-from keras_fm.kernel.reads import gradient_reads
+from keras_fm.kernel.access import gradient_rounds
 from keras_fm.lab.baselines import dp_sgd
 
 _OUT = flags.DEFINE_string("out", "docs/results", "Folder of the results.")
@@ -119,7 +119,7 @@ def reads(m, n=16_384, outputs=10, batch=4096):
             sampling_rate=1.0,
             steps=1 + _REPEATS.value,
         )
-        return gradient_reads.GradientReads(
+        return gradient_rounds.GradientRounds(
             fm.queries.GradientQuery(
                 num_features=m, num_outputs=outputs, clip=0.1, loss=loss
             ),

@@ -115,8 +115,8 @@ def accuracies(file):
 def noise_for(way, passes):
     """The mechanism of so many passes, and the noise of a step in clips."""
     import keras_fm as fm
+    from keras_fm.kernel.access import sampling
     from keras_fm.kernel.mechanisms import GaussianMechanism
-    from keras_fm.kernel.reads import sampling
     from keras_fm.per_example.participation import BinsPlan
 
     budget = fm.PrivacyBudget(1.0, DELTA)

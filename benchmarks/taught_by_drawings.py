@@ -252,7 +252,7 @@ def accuracy(h, y, epsilon):
             fm.layers.PrivateDense(
                 10,
                 use_bias=False,
-                rounds=fm.Rounds(reads=80, loss="cross_entropy", whitening=0),
+                rounds=fm.Rounds(rounds=80, loss="cross_entropy", whitening=0),
             ),
         ]
     )

@@ -1,15 +1,15 @@
 """Proven forms from inside: what the best test sees of a whole fit.
 
     python benchmarks/white_box.py
-    python benchmarks/white_box.py --part=reads
+    python benchmarks/white_box.py --part=rounds
     python benchmarks/white_box.py --part=steps
     python benchmarks/white_box.py --part=fits
     python benchmarks/white_box.py --part=faults
     python benchmarks/white_box.py --part=dp_sgd
     KERAS_BACKEND=jax python benchmarks/white_box.py --part=dp_sgd
 
-`reads`: all reads of `Rounds`, with full batches, owners and Poisson samples;
-every read of a fit is compared (keras_fm/lab/audits/whole_reads.py).
+`rounds`: all rounds of `Rounds`, with full batches, owners and Poisson samples;
+every round of a fit is compared (keras_fm/lab/audits/whole_rounds.py).
 
 `steps`: all steps of a `DPMAC` on Poisson samples, read off its weights
 (keras_fm/lab/audits/whole_steps.py).
@@ -19,7 +19,7 @@ neighbour with the same past: of some pairs the one that is farthest apart in
 all releases together, and the noise of the fit's own mechanisms drawn on it
 (keras_fm/lab/audits/whole_fits.py).
 
-`faults`: reads with a fault each (tests/lab/audits/broken_reads.py), and
+`faults`: rounds with a fault each (tests/lab/audits/broken_rounds.py), and
 without one, at claimed (1, 0.01): in how many of 20 audits of 8,192 canaries
 the bound was above the claim.
 
@@ -39,25 +39,25 @@ from absl import app, flags
 from results_file import ResultsFile
 
 import keras_fm as fm
+from keras_fm.kernel.access.gradient_rounds import GradientRounds
 from keras_fm.kernel.mechanisms import NoiseSource
-from keras_fm.kernel.reads.gradient_reads import GradientReads
 from keras_fm.lab.audits import (
     whole_dp_sgd,
     whole_models,
-    whole_reads,
+    whole_rounds,
     whole_steps,
 )
 
 _OUT = flags.DEFINE_string("out", "docs/results", "Folder of the results.")
 _PARTS = flags.DEFINE_list(
-    "part", ["reads", "steps", "fits", "faults", "dp_sgd"], ""
+    "part", ["rounds", "steps", "fits", "faults", "dp_sgd"], ""
 )
 _RUNS = flags.DEFINE_integer("runs", 2_000_000, "Of each of the fits.")
 TESTS = Path(__file__).resolve().parents[1] / "tests"
 DELTA = 1e-5
-# Reads, expected part of the records in each, relation, records of an owner,
+# Rounds, expected part of the records in each, relation, records of an owner,
 # epsilon, delta, canaries. Fewer show enough where delta is larger.
-READS = (
+ROUNDS = (
     (10, None, "add_remove", None, 1.0, DELTA, 2_000_000),
     (10, None, "replace_one", None, 1.0, DELTA, 2_000_000),
     (80, None, "add_remove", None, 2.0, 1e-3, 300_000),
@@ -74,15 +74,15 @@ DP_SGD = (
 )
 
 
-def reads():
-    rows = _rows("reads", "batch", "neighbours_of", "owners")
-    for count, batch, neighbours, owned, epsilon, delta, runs in READS:
+def rounds():
+    rows = _rows("rounds", "batch", "neighbours_of", "owners")
+    for count, batch, neighbours, owned, epsilon, delta, runs in ROUNDS:
         key = (count, batch or "all", neighbours, owned or 1)
         if rows.has(*key):
             continue
         begin = time.perf_counter()
-        found = whole_reads.audit_reads(
-            GradientReads,
+        found = whole_rounds.audit_rounds(
+            GradientRounds,
             fm.Rounds(
                 rounds=count,
                 batch_size=batch,
@@ -166,26 +166,26 @@ def dp_sgd():
 
 def faults():
     sys.path.insert(0, str(TESTS / "lab" / "audits"))
-    import broken_reads
+    import broken_rounds
 
     rows = ResultsFile(_OUT.value, "white_box_faults", ("fault",))
     whole = {
         (rounds, attack): None
-        for _, rounds, attack in broken_reads.FAULTS.values()
+        for _, rounds, attack in broken_rounds.FAULTS.values()
     }
     audits = {
-        name: lambda seed, name=name: broken_reads.with_fault(name, seed)
-        for name in broken_reads.FAULTS
+        name: lambda seed, name=name: broken_rounds.with_fault(name, seed)
+        for name in broken_rounds.FAULTS
     }
     for rounds, attack in whole:
         of = rounds.batch_size or "all"
-        audits[f"none ({attack}; {rounds.rounds} reads of {of})"] = (
-            lambda seed, r=rounds, a=attack: broken_reads.bound(r, a, seed)
+        audits[f"none ({attack}; {rounds.rounds} rounds of {of})"] = (
+            lambda seed, r=rounds, a=attack: broken_rounds.bound(r, a, seed)
         )
     for name, audit in audits.items():
         if not rows.has(name):
             found = [audit(seed) for seed in range(20)]
-            _add_caught(rows, (name,), found, broken_reads.BUDGET)
+            _add_caught(rows, (name,), found, broken_rounds.BUDGET)
 
 
 def _add_caught(rows, key, found, budget):
@@ -235,7 +235,7 @@ def main(argv):
     del argv
     for part in _PARTS.value:
         {
-            "reads": reads,
+            "rounds": rounds,
             "steps": steps,
             "fits": fits,
             "faults": faults,

@@ -39,7 +39,7 @@ MODULES = {
     "feature_cache": "public.feature_cache",
     "features": "public.features",
     "filters": "papers.pcdbn.filters",
-    "gathered_rounds": "kernel.reads.gathered_rounds",
+    "gathered_rounds": "kernel.access.gathered_rounds",
     "layers": "layers",
     "losses": "losses",
     "mechanisms": "kernel.mechanisms",

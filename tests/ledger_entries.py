@@ -18,7 +18,7 @@ def entry(mechanism=0.25, neighbours="add_remove", **changes):
             "guarantee": "proven",
             "neighbours": neighbours,
             "mechanism": mechanism,
-            "reads": "A and S",
+            "uses": "A and S",
             "proof": "docs/proofs/cross_entropy.md",
             **changes,
         }

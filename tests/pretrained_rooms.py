@@ -68,7 +68,7 @@ class Room:
     one: Mapping
     two: Mapping
     # The releases of a layer, as a plan has them.
-    reads: str
+    uses: str
     published: Mapping
     lot: int | str = "data"
     # Layers above one of its own, to an output layer.
@@ -195,7 +195,7 @@ DPA = Room(
     view=lambda m: m.autoencoder(),
     one={},
     two={"hidden": (4, 3)},
-    reads="moments",
+    uses="moments",
     published={"hidden": (5, 4), "guarantee": "published"},
 )
 PCDBN = Room(
@@ -208,7 +208,7 @@ PCDBN = Room(
     view=lambda m: m.energy_model(),
     one={"maps": ((5, 3),), "dense": 0},
     two={"dense": 0},
-    reads="patch moments",
+    uses="patch moments",
     published={"guarantee": "published"},
     lot=60,
     body=(keras.layers.Flatten,),

@@ -42,7 +42,7 @@ class ClassMeansQuery:
     proof = "tests/sixth_paper.py"
 
     @property
-    def reads(self):
+    def uses(self):
         return f"sums and counts of {self.num_classes} classes, once"
 
     @property

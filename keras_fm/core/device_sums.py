@@ -35,9 +35,9 @@ from keras_fm.core.record_alone import compiled
 from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import checks
 from keras_fm.kernel import sums as summation
+from keras_fm.kernel.access import columns
 from keras_fm.kernel.partial_statistics import PartialStatistics
 from keras_fm.kernel.query import QuadraticQuery
-from keras_fm.kernel.reads import columns
 from keras_fm.kernel.sums import EXACT_ROWS
 
 # Not Keras' product, which casts float64 to float32 on PyTorch.

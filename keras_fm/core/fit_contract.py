@@ -12,7 +12,7 @@ import keras
 import numpy as np
 
 from keras_fm.core import fit_frame, model_inputs
-from keras_fm.kernel.reads import columns, fixed_rows
+from keras_fm.kernel.access import columns, fixed_rows
 
 # How many batches of a data set are compared, how many rows at a time, and how
 # many columns first.

@@ -10,6 +10,7 @@ import numpy as np
 from keras_fm.core import several_owners
 from keras_fm.kernel import budget as budget_lib
 from keras_fm.kernel import checks
+from keras_fm.kernel.access import columns
 from keras_fm.kernel.ledger.ledger_text import (
     DECLARED,
     ONE_OWNER,
@@ -17,7 +18,6 @@ from keras_fm.kernel.ledger.ledger_text import (
     SEVERAL,
     checked_unit,
 )
-from keras_fm.kernel.reads import columns
 
 ORDERS = ("linear", "quadratic")
 STARTS = ("minimiser", "current")

@@ -5,7 +5,7 @@ import numpy as np
 
 from keras_fm.core import full_precision, model_graph
 from keras_fm.kernel import bounds as bounds_lib
-from keras_fm.kernel.reads import columns
+from keras_fm.kernel.access import columns
 
 
 def arranged(model, x, name="data"):

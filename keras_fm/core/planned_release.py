@@ -4,8 +4,8 @@ claimed. All of them are charged and drawn in the same way."""
 import collections.abc
 import dataclasses
 
+from keras_fm.kernel.access.sampling import SamplingPlan
 from keras_fm.kernel.budget import Neighbours
-from keras_fm.kernel.reads.sampling import SamplingPlan
 
 # How often published noise is drawn.
 NOISE = ("once", "per_step")
@@ -59,7 +59,7 @@ class PublishedNoise:
     Attributes:
         name: its purpose; its share of the budget has this name.
         sensitivity: the paper's, or a function of what `read` found.
-        reads, reason: for the ledger, see `LedgerEntry`.
+        uses, reason: for the ledger, see `LedgerEntry`.
         fix: function of the Laplace scale and of `laplace(scale, shape)` that
             fixes the noise. With `read` it also takes what that found.
         read: `None`, or a function that reads the records once.
@@ -68,7 +68,7 @@ class PublishedNoise:
 
     name: str
     sensitivity: float | collections.abc.Callable
-    reads: str
+    uses: str
     reason: str
     fix: collections.abc.Callable
     read: collections.abc.Callable | None = None

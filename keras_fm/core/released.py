@@ -169,10 +169,10 @@ def check_paid(ledger, releases):
     Raises:
         ValueError: saying what to pass.
     """
-    paid = [(e.reads, e.mechanism, e.neighbours) for e in ledger.entries]
+    paid = [(e.uses, e.mechanism, e.neighbours) for e in ledger.entries]
     for release in releases:
         one = (
-            release.query.reads,
+            release.query.uses,
             release.mechanism.config(),
             release.neighbours,
         )

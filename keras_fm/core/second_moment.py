@@ -49,9 +49,9 @@ class SecondMomentQuery(QuadraticObjective, QuadraticQuery):
     target_bound = 0.0
 
     @property
-    def reads(self):
+    def uses(self):
         """What a release of this objective uses, in words."""
-        return self._reads(None)
+        return self._uses(None)
 
     def targets(self, y, n, clip=False):
         return np.zeros((n, 0))

@@ -12,8 +12,8 @@ from keras_fm.heads.private_dense import PrivateDense
 from keras_fm.heads.rounds import Rounds
 from keras_fm.heads.taylor_cross_entropy import TaylorCrossEntropy
 from keras_fm.kernel import checks
+from keras_fm.kernel.access import columns
 from keras_fm.kernel.ledger.ledger import Ledger
-from keras_fm.kernel.reads import columns
 
 OBSERVED = "observed"
 

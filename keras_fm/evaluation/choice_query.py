@@ -64,7 +64,7 @@ class ChoiceQuery(SumQuery):
             )
 
     @property
-    def reads(self):
+    def uses(self):
         """What a release uses of the records, in words."""
         return (
             f"which of {self.candidates} candidates has the best "

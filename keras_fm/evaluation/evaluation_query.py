@@ -143,7 +143,7 @@ class EvaluationQuery(SumQuery):
         return (1.0,) * len(self.names)
 
     @property
-    def reads(self):
+    def uses(self):
         """What a release uses of the records, in words."""
         rest = "" if self.records else " and the number of records"
         parts = [f"sums of {', '.join(self.means)}{rest}"] * bool(self.means)

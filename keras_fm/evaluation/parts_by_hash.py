@@ -13,7 +13,7 @@ import numbers
 import numpy as np
 
 from keras_fm.kernel import checks
-from keras_fm.kernel.reads import columns, fixed_rows
+from keras_fm.kernel.access import columns, fixed_rows
 
 _MISSING = ("NAType", "NaTType", "NoneType")
 

@@ -33,13 +33,13 @@ from keras_fm.kernel import budget as budget_lib
 from keras_fm.kernel import checks, records
 from keras_fm.kernel import mechanisms as mechanisms_lib
 from keras_fm.kernel import release as release_lib
+from keras_fm.kernel.access import columns, fixed_rows, sampling
 from keras_fm.kernel.ledger import statement
 from keras_fm.kernel.ledger.ledger import Ledger
 from keras_fm.kernel.ledger.ledger_entry import check_line
 from keras_fm.kernel.ledger.ledger_text import ONE_RECORD, declared_words
 from keras_fm.kernel.planning import calibration
 from keras_fm.kernel.query import REACHES
-from keras_fm.kernel.reads import columns, fixed_rows, sampling
 from keras_fm.training import model_check
 from keras_fm.training.proven_plan import PLACES, READ_BATCH
 
@@ -374,7 +374,7 @@ def _rest(query, ledger):
 
 def _unit_facts(ledger, unit, reach):
     checks.instance("ledger", ledger, Ledger, "a keras_fm.Ledger")
-    reaching = [e.name for e in ledger.entries if REACHES in e.reads]
+    reaching = [e.name for e in ledger.entries if REACHES in e.uses]
     if not checks.natural("reach", reach) and reaching:
         raise ValueError(
             f"{reaching[0]!r} of the ledger was released for records that hold "

@@ -101,11 +101,11 @@ class CrossEntropyQuery(QuadraticObjective, QuadraticQuery):
         return self._one_hot
 
     @property
-    def reads(self):
+    def uses(self):
         """What a release of this objective uses of the records, in words."""
         target = "one-hot y" if self._one_hot else "y - 1/2"
         weights = class_weights.in_words(self.class_weights)
-        return self._reads(f"t = {target}") + weights
+        return self._uses(f"t = {target}") + weights
 
     def targets(self, y, n, clip=False):
         m, shift = self.num_outputs, self.target_shift

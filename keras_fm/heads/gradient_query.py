@@ -27,9 +27,9 @@ from keras_fm.heads.squared_error import bounds_in_words
 from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import checks
 from keras_fm.kernel import sums as summation
+from keras_fm.kernel.access.at_weights import AtWeights
 from keras_fm.kernel.ledger.noisy_statistics import Release, released_as
 from keras_fm.kernel.query import SumQuery, clipped_sensitivity
-from keras_fm.kernel.reads.at_weights import AtWeights
 from keras_fm.kernel.sums import (
     inside,
     owner_runs,
@@ -37,7 +37,7 @@ from keras_fm.kernel.sums import (
 )
 
 _OF_CLASSES = "crammer_singer"
-# Cross-entropy, until `GradientReads.choose` sets the loss.
+# Cross-entropy, until `GradientRounds.choose` sets the loss.
 BY_FIRST_ROUND = "by_first_round"
 # The largest norm of a coefficient that is scaled back without losing digits.
 _LARGEST_NORM = 1e250
@@ -144,7 +144,7 @@ class GradientQuery(SumQuery):
         class_weights.check_field(self)
 
     @property
-    def reads(self):
+    def uses(self):
         """What one round uses of the records, in words."""
         whose = "each record's"
         if self.grouped:

@@ -81,7 +81,7 @@ class PerturbedLossQuery(SumQuery):
         class_weights.check_field(self)
 
     @property
-    def reads(self):
+    def uses(self):
         """What a release uses of the records, in words."""
         bound = self.feature_l1_bound
         l1 = "" if bound is None else f", ||h||_1 <= {bound:g}"

@@ -24,7 +24,7 @@ from keras_fm.heads.head_losses import HEAD_LOSSES
 from keras_fm.heads.rounds import Rounds
 from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import checks
-from keras_fm.kernel.reads import columns
+from keras_fm.kernel.access import columns
 
 _RELEASE_ARRAYS = ("hessian", "minimiser", "offset")
 
@@ -534,9 +534,9 @@ class PrivateDense(ReleasedLayer):
             name=self.name, query=query, clip=self.clip, **{**given, **more}
         )
 
-    def _descend(self, known, reads, expected, stddev):
+    def _descend(self, known, rounds, expected, stddev):
         start = np.zeros((self.num_features, self.units))
-        return self.rounds.descend(reads, start, expected, stddev, **known)
+        return self.rounds.descend(rounds, start, expected, stddev, **known)
 
     def check_labels(self, y, n):
         """Refuses labels outside the classes, and numbers out of bounds."""
@@ -578,7 +578,7 @@ class PrivateDense(ReleasedLayer):
             PublishedNoise(
                 name=self.name,
                 sensitivity=sensitivity,
-                reads="every record at every step; fixed noise on the "
+                uses="every record at every step; fixed noise on the "
                 f"{' and '.join(publishing.orders)} coefficients of the loss",
                 reason=claims.CROSS_ENTROPY_REASON,
                 fix=fix,

@@ -75,9 +75,9 @@ class SquaredErrorQuery(QuadraticObjective, QuadraticQuery):
         return math.sqrt(self.num_outputs)
 
     @property
-    def reads(self):
+    def uses(self):
         """What a release of this objective uses of the records, in words."""
-        return self._reads(
+        return self._uses(
             "t = y scaled to [-1, 1] from the public bounds "
             f"{bounds_in_words(self.target_bounds)}"
         )

@@ -9,7 +9,7 @@ import numpy as np
 
 from keras_fm.kernel import checks
 from keras_fm.kernel import sums as summation
-from keras_fm.kernel.reads import columns
+from keras_fm.kernel.access import columns
 
 # Features arrive in the precision of the network. A norm that exceeds its bound
 # by no more than this is due to rounding: it is scaled back, not refused.

@@ -6,6 +6,7 @@ on the lattice of `keras_fm.kernel.lattice_noise`. dp_accounting composes
 mechanisms by their privacy loss distributions (`keras_fm.kernel.compose`).
 """
 
+from keras_fm.kernel.access.permute_and_flip import PermuteAndFlip
 from keras_fm.kernel.compose import (
     compose_epsilon,
     epsilon_with_overflow,
@@ -20,7 +21,6 @@ from keras_fm.kernel.noise_mechanisms import (
     SampledGaussianMechanism,
 )
 from keras_fm.kernel.planning.calibration import gaussian_multiplier
-from keras_fm.kernel.reads.permute_and_flip import PermuteAndFlip
 
 __all__ = [
     "NoiseSource",

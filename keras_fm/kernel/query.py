@@ -459,7 +459,7 @@ class QuadraticQuery(OwnedSumQuery):
 
     # Statistics ----------------------------------------------------------
 
-    def _reads(self, targets):
+    def _uses(self, targets):
         """What a release uses, in words; `targets` describes S."""
         m = self.num_features
         words = f"A = sum h h^T ({m} x {m})"

@@ -11,7 +11,7 @@ from concurrent import futures
 import numpy as np
 
 from keras_fm.kernel import bounds as bounds_lib
-from keras_fm.kernel.reads import columns, fixed_rows
+from keras_fm.kernel.access import columns, fixed_rows
 
 
 def batches(data, batch_size=4096, labelled=True):

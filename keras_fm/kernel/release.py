@@ -1,6 +1,6 @@
 """How records become a release: plan, check, read, charge, noise.
 
-`release` reads the records once, charges the ledger and returns a `Release`:
+`release` uses the records once, charges the ledger and returns a `Release`:
 statistics with their noise already added, safe to save, publish and train on
 for ever.
 """
@@ -33,7 +33,7 @@ def planned_entry(
         guarantee="proven",
         neighbours=str(ledger.neighbours),
         mechanism=mechanism.config(),
-        reads=query.reads,
+        uses=query.uses,
         proof=query.proof,
         private=not noise.reproducible,
         noise=LATTICE,
@@ -46,7 +46,7 @@ def release(
 ):
     """Reads the records once and returns their statistics with noise.
 
-    The order is: check the ledger (a refusal reads nothing), sum in
+    The order is: check the ledger (a refusal uses no record), sum in
     float64, charge the ledger, draw the noise. Memory does not depend on
     the number of records. The noise covers the rounding errors of their
     sum (docs/proofs/lattice_noise.md).

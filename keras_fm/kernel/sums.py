@@ -28,7 +28,7 @@ import math
 
 import numpy as np
 
-from keras_fm.kernel.reads import columns
+from keras_fm.kernel.access import columns
 
 # Rows that are summed at once. More would be faster, and cost more noise.
 ROWS = 1024

@@ -7,13 +7,13 @@ import math
 import numpy as np
 
 from keras_fm.kernel import checks, mechanisms
+from keras_fm.kernel.access import sampling
 from keras_fm.kernel.ledger.ledger import BudgetExceededError
 from keras_fm.kernel.ledger.ledger_entry import FLOATING_POINT, LedgerEntry
 from keras_fm.kernel.ledger.ledger_text import shown_unit
 from keras_fm.kernel.mechanisms import NoiseSource
 from keras_fm.kernel.noise_mechanisms import GaussianMechanism
 from keras_fm.kernel.planning import calibration
-from keras_fm.kernel.reads import sampling
 from keras_fm.per_example import layer_table
 from keras_fm.per_example.balanced_classes import BalancedClasses
 from keras_fm.per_example.given_records import GivenRecords
@@ -54,7 +54,7 @@ class FitCharge:
             `BallsInBins()`.
 
     Attributes:
-        plan: the `keras_fm.kernel.reads.sampling.SamplingPlan`.
+        plan: the `keras_fm.kernel.access.sampling.SamplingPlan`.
         correlated: `None`, or the `CorrelatedNoise`.
         first: list of the fit's own releases before its steps.
         others: list of the mechanisms of other releases before the steps.
@@ -210,24 +210,24 @@ class FitCharge:
             notes: further public facts.
             shuffle: bool, whether the order of a `Participation` is drawn.
         """
-        reads, unit = self._network.step_reads, "records n"
+        uses, unit = self._network.step_uses, "records n"
         if self._owned:
             unit = "owners"
-            reads += (
+            uses += (
                 "; an owner counts as one record, the mean of at most "
                 f"{self._network.rows_per_owner} of its rows"
             )
         if self._chosen:
             notes = [_GRAPH, *notes]
-            reads += self._chosen
+            uses += self._chosen
         start = self._network.declared_public
         mechanism, guarantee = self.mechanism.config(), "proven"
         proof = self._network.step_proof
         if self.bins:
-            reads += f"; {self._order}"
+            uses += f"; {self._order}"
             proof += ", docs/proofs/balls_in_bins.md"
         if self.correlated is not None:
-            reads += f"; {self._order}"
+            uses += f"; {self._order}"
             proof += ", docs/proofs/correlated_noise.md"
             if not shuffle:
                 notes = [_PLACES, *notes]
@@ -239,7 +239,7 @@ class FitCharge:
             guarantee=guarantee,
             neighbours=str(self._callback.ledger.neighbours),
             mechanism=mechanism,
-            reads=reads,
+            uses=uses,
             proof=proof,
             private=self._callback.known_seed is None,
             noise=FLOATING_POINT,

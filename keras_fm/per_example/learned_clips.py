@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from keras_fm.kernel.reads import fixed_rows
+from keras_fm.kernel.access import fixed_rows
 from keras_fm.per_example.released_first import ReleasedFirst
 from keras_fm.preprocessing.column_histogram import ColumnHistogramQuery
 

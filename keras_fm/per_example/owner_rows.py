@@ -9,7 +9,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_fm.kernel.reads import columns
+from keras_fm.kernel.access import columns
 
 
 def check_ids(ids, n):

@@ -11,8 +11,8 @@ import math
 import numpy as np
 
 from keras_fm.kernel import checks
+from keras_fm.kernel.access.sampling import SamplingPlan
 from keras_fm.kernel.noise_mechanisms import BallsInBinsMechanism
-from keras_fm.kernel.reads.sampling import SamplingPlan
 
 # The most bands tried if `bands` is `None`.
 _MOST_BANDS = 16

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_fm.kernel.reads import sampling
+from keras_fm.kernel.access import sampling
 from keras_fm.per_example.given_records import is_text
 from keras_fm.per_example.sum_noise import WORD
 
@@ -27,7 +27,7 @@ class PoissonSamples(keras.utils.PyDataset):
 
     Args:
         records: a `GivenRecords`.
-        plan: a `keras_fm.kernel.reads.sampling.SamplingPlan`.
+        plan: a `keras_fm.kernel.access.sampling.SamplingPlan`.
         rows: int, rows of a batch, at least the capacity of the plan.
         key_shape: shape of the key of one record.
         key_dtype: dtype of keys.

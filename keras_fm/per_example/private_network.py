@@ -475,7 +475,7 @@ class PrivateNetwork(keras.Model):
         return LayerCoefficientsQuery(thresholds=(self.clip or 1.0,))
 
     @property
-    def step_reads(self):
+    def step_uses(self):
         """What a step uses of the records, in words."""
         if self.clip is None:
             return "gradients of records, each divided by its norm"

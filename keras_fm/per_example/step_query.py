@@ -48,7 +48,7 @@ class LayerCoefficientsQuery:
             )
 
     @property
-    def reads(self):
+    def uses(self):
         """What one step uses of the records, in words."""
         clips = ", ".join(f"{t:g}" for t in self.thresholds)
         return (

@@ -4,8 +4,8 @@ import dataclasses
 import math
 
 from keras_fm.kernel import checks
+from keras_fm.kernel.access import sampling
 from keras_fm.kernel.budget import Neighbours, PrivacyBudget, warn_of_delta
-from keras_fm.kernel.reads import sampling
 
 # Chosen on public data sets (digits, USPS, MNIST, CIFAR-10): the best rates of
 # DP-SGD there, for epsilon 0.25 to 8, were those at which the noise of all

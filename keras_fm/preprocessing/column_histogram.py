@@ -72,7 +72,7 @@ class ColumnHistogramQuery(OwnedSumQuery):
         return ((self.num_columns, self.num_bins),)
 
     @property
-    def reads(self):
+    def uses(self):
         """What a release of this query uses of the records, in words."""
         return (
             f"histograms ({self.num_bins} bins within public bounds) of "

@@ -79,7 +79,7 @@ class ColumnMomentsQuery(OwnedSumQuery):
         return ((d if self.missing else 1,), (d,), (d,))
 
     @property
-    def reads(self):
+    def uses(self):
         """What a release of this query uses of the records, in words."""
         counted = "present values" if self.missing else "records"
         return (

@@ -8,8 +8,8 @@ from keras import ops
 from keras_fm.core.planned_release import PlannedRelease
 from keras_fm.core.second_moment import SecondMomentQuery
 from keras_fm.kernel import checks
+from keras_fm.kernel.access import columns
 from keras_fm.kernel.noise_mechanisms import GaussianMechanism
-from keras_fm.kernel.reads import columns
 from keras_fm.preprocessing.proven_map import ProvenMap
 
 

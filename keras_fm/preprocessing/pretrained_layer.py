@@ -11,7 +11,7 @@ class PretrainedLayer(ProvenMap):
     """A layer that learns from records without labels, in either form.
 
     A subclass describes the noise of its published form by `noise_shapes`,
-    `claimed_sensitivity`, `claim_reads` and `claim_reason`.
+    `claimed_sensitivity`, `claim_uses` and `claim_reason`.
 
     Args:
         guarantee: `"proven"`: the weights are functions of a release; or
@@ -88,7 +88,7 @@ class PretrainedLayer(ProvenMap):
         """The paper's Delta, defined by subclasses."""
         raise NotImplementedError
 
-    def claim_reads(self, settings):
+    def claim_uses(self, settings):
         """What the published form uses and perturbs, in words."""
         raise NotImplementedError
 
@@ -132,7 +132,7 @@ class PretrainedLayer(ProvenMap):
                 sensitivity=self.claimed_sensitivity(
                     publishing.neighbours, settings
                 ),
-                reads=self.claim_reads(settings),
+                uses=self.claim_uses(settings),
                 reason=self.claim_reason,
                 fix=fix,
             )

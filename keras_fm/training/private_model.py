@@ -264,7 +264,7 @@ class PrivateModel(keras.callbacks.Callback):
         ]
         for e in entries:
             lines.append(f"  {e.name} ({e.guarantee}): {e.describe()}")
-            lines.append(f"    uses {e.reads}")
+            lines.append(f"    uses {e.uses}")
         together = self._ledger.epsilon(entries)
         sampled = any("sampling_rate" in e.mechanism for e in entries)
         if sampled and math.isfinite(together):

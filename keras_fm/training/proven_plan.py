@@ -20,11 +20,11 @@ from keras_fm.heads import class_weights
 from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import mechanisms, records
 from keras_fm.kernel import release as release_lib
+from keras_fm.kernel.access import columns, fixed_rows, sampling
+from keras_fm.kernel.access.gradient_rounds import GradientRounds
 from keras_fm.kernel.budget import Neighbours
 from keras_fm.kernel.ledger.noisy_statistics import RELEASES
 from keras_fm.kernel.planning import calibration
-from keras_fm.kernel.reads import columns, fixed_rows, sampling
-from keras_fm.kernel.reads.gradient_reads import GradientReads
 from keras_fm.per_example import balanced_classes
 from keras_fm.training import model_check, read_records
 from keras_fm.training.memo import Memo
@@ -185,11 +185,11 @@ class ProvenPlan:
 
     # Refusals ------------------------------------------------------------
 
-    def check_delta(self, reads):
+    def check_delta(self, rounds):
         """Refuses Gaussian noise without a delta."""
         if self.ledger.budget.delta == 0:
             raise ValueError(
-                f"{reads} have Gaussian noise, which needs delta > 0: give "
+                f"{rounds} have Gaussian noise, which needs delta > 0: give "
                 "the budget a delta far below one over the number of records."
             )
 
@@ -404,7 +404,7 @@ class ProvenPlan:
         """
         query = planned.query
         mechanism = arguments["mechanism"]
-        reads = GradientReads(
+        rounds = GradientRounds(
             query,
             planned.read,
             # Arrays are in memory already, so their features may be.
@@ -416,11 +416,11 @@ class ProvenPlan:
         if self._kept:
             self._kept.forget()
         weights = descent(
-            reads,
+            rounds,
             planned.samples.expected_batch_size,
             math.sqrt(mechanism.coordinate_variance(query.size)),
         )
-        return reads.finish(weights)
+        return rounds.finish(weights)
 
     def minimise(self, planned, *, entry, notes, **arguments):
         """The `Release` of a `PerturbedLossQuery`: its weights."""

@@ -159,7 +159,7 @@ class PublishedPlan:
             guarantee="claimed",
             neighbours=str(self.ledger.neighbours),
             mechanism=mechanism,
-            reads=claim.reads,
+            uses=claim.uses,
             proof=claim.reason,
             private=not self.noise.reproducible,
         )

@@ -3,7 +3,7 @@
 import numpy as np
 
 from keras_fm.kernel import records
-from keras_fm.kernel.reads import columns
+from keras_fm.kernel.access import columns
 
 
 def check_begins_anew(data):

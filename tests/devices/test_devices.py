@@ -12,8 +12,8 @@ import keras
 import numpy as np
 import pytest
 
-from keras_fm.kernel.reads.gathered_rounds import GatheredRounds
-from keras_fm.kernel.reads.gradient_reads import GradientReads
+from keras_fm.kernel.access.gathered_rounds import GatheredRounds
+from keras_fm.kernel.access.gradient_rounds import GradientRounds
 from keras_fm.papers.functional_net.expansion_descent import ExpansionDescent
 
 pytestmark = [pytest.mark.full, pytest.mark.backend]
@@ -132,7 +132,7 @@ def test_two_processes_learn_in_rounds_as_one(tmp_path):
     one, other = [
         json.loads((tmp_path / f"rounds_{i}.json").read_text()) for i in (0, 1)
     ]
-    # One entry for all reads of the layer, one for each round of the net.
+    # One entry for all rounds of the layer, one for each round of the net.
     assert one["entries"] == [1, 2]
     assert one["network"] == other["network"]
 
@@ -141,22 +141,22 @@ def test_two_processes_learn_in_rounds_as_one(tmp_path):
     )
     alone = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(alone)
-    reads = GradientReads(alone.OBJECTIVE, alone.batches, **alone.gradients())
-    weights = alone.ROUNDS.descend(reads, np.zeros((64, 10)), 400)
+    paid = GradientRounds(alone.OBJECTIVE, alone.batches, **alone.gradients())
+    weights = alone.ROUNDS.descend(paid, np.zeros((64, 10)), 400)
     assert one["weights"] == weights.tobytes().hex()
     assert np.abs(weights).max() > 0.1
 
     model = alone.network()
     start_of = model.augmented_weights()
     objective, arguments = alone.expansions(model)
-    reads = GatheredRounds(
+    paid = GatheredRounds(
         objective,
         lambda _: [alone.sums_of_expansions(model, objective, alone.batches())],
         **arguments,
     )
     descent = ExpansionDescent(model)
     for _ in range(model.rounds):
-        descent.learn(reads(model.augmented_weights()))
+        descent.learn(paid(model.augmented_weights()))
     assert one["network"] == alone.bits(model)
     assert np.abs(model.augmented_weights()[1] - start_of[1]).max() > 0.01
 

@@ -17,10 +17,10 @@ import numpy as np
 
 import keras_fm as fm
 from keras_fm.heads.rounds import Rounds
+from keras_fm.kernel.access.gathered_rounds import GatheredRounds
 from keras_fm.kernel.ledger.noisy_statistics import Release
 from keras_fm.kernel.mechanisms import NoiseSource, SampledGaussianMechanism
 from keras_fm.kernel.partial_statistics import PartialStatistics
-from keras_fm.kernel.reads.gathered_rounds import GatheredRounds
 from keras_fm.kernel.release import calibrate
 from keras_fm.papers.functional_net.expansion_descent import ExpansionDescent
 from keras_fm.queries import GradientQuery
@@ -108,8 +108,8 @@ def first(mine, address, out):
                 yield other.recv_bytes()
 
             arguments = gradients()
-            reads = GatheredRounds(OBJECTIVE, gather, **arguments)
-            weights = ROUNDS.descend(reads, np.zeros((64, 10)), 400)
+            paid = GatheredRounds(OBJECTIVE, gather, **arguments)
+            weights = ROUNDS.descend(paid, np.zeros((64, 10)), 400)
             entries = [len(arguments["ledger"].entries)]
 
             model = network()
@@ -120,10 +120,10 @@ def first(mine, address, out):
                 yield sums_of_expansions(model, objective, mine)
                 yield other.recv_bytes()
 
-            reads = GatheredRounds(objective, gather, **arguments)
+            paid = GatheredRounds(objective, gather, **arguments)
             path = os.path.join(out, "round.npz")
             for _ in range(model.rounds):
-                made = reads(model.augmented_weights())
+                made = paid(model.augmented_weights())
                 descent.learn(made)
                 made.save(path)
                 with open(path, "rb") as f:

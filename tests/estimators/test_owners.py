@@ -29,7 +29,7 @@ def test_an_owner_is_the_unit_of_fit_and_score(rounds):
     model = made(evaluation=0.1, held_out=0.3, rounds=rounds)
     model.fit(X, Y, owners=OWNERS)
     assert model.ledger_.unit.startswith("one owner")
-    assert "owner" in model.ledger_.entries[0].reads
+    assert "owner" in model.ledger_.entries[0].uses
     found = model.private_score(X, Y, OWNERS, metrics="accuracy")
     assert "one row of each owner" in repr(found)
     # A third of 400 owners, whatever the rows.

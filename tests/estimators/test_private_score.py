@@ -48,7 +48,7 @@ def test_rows_that_were_held_out_are_scored():
     assert holds(found.mean("log_loss"), loss / len(y))
     fit, score = model.ledger_.entries
     assert "held out by a public hash: 0.3 of rows" in fit.notes
-    assert "(held out of the training by a public hash" in score.reads
+    assert "(held out of the training by a public hash" in score.uses
     assert "population" in repr(found)
     # What the fit held out counts, whatever is set after it.
     model.set_params(held_out=None)
@@ -64,7 +64,7 @@ def test_training_rows_are_said_to_be_in_sample():
     assert holds(found.r2(), model.score(X, NUMBERS))
     error = np.abs(model.predict(X) - NUMBERS).mean()
     assert holds(found.mean("mean_absolute_error"), error)
-    assert "(in sample)" in model.ledger_.entries[1].reads
+    assert "(in sample)" in model.ledger_.entries[1].uses
     assert "in sample" in repr(found)
     with pytest.raises(ValueError, match="in sample"):
         found.mean("mean_absolute_error", of="population")

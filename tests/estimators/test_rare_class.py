@@ -52,6 +52,6 @@ def test_balanced_classes_are_paid_for_and_said():
     said = model.predict(MORE)
     assert recall_score(TRUE, said, pos_label="yes") > 0.7
     other = made(class_weight={"yes": 10.0, "no": 5.0})
-    assert "(0.5, 1)" in other.ledger_.entries[0].reads
+    assert "(0.5, 1)" in other.ledger_.entries[0].uses
     with pytest.raises(ValueError, match="must name labels"):
         made(class_weight={"maybe": 2.0})

@@ -117,12 +117,12 @@ def test_a_pure_fit_says_that_records_are_sparse():
     model = made(delta=0.0).fit(X, Y)
     assert model.score(X, Y) > 0.85
     (entry,) = model.ledger_.entries
-    assert f"||h||_1 <= {math.sqrt(2) + 0.1:g}" in entry.reads
+    assert f"||h||_1 <= {math.sqrt(2) + 0.1:g}" in entry.uses
     # Of public features nothing is known.
     import keras
 
     (entry,) = made(features=keras.layers.Identity()).fit(X, Y).ledger_.entries
-    assert "||h||_1" not in entry.reads
+    assert "||h||_1" not in entry.uses
 
 
 def test_columns_are_learned_and_cost_nothing():

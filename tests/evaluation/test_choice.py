@@ -9,6 +9,7 @@ import pytest
 from scipy import stats
 
 from keras_fm.evaluation.choice_query import Choice, ChoiceQuery
+from keras_fm.kernel.access import permute_and_flip
 from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.kernel.ledger.ledger import BudgetExceededError, Ledger
 from keras_fm.kernel.ledger.noisy_statistics import Release
@@ -19,7 +20,6 @@ from keras_fm.kernel.mechanisms import (
     from_config,
 )
 from keras_fm.kernel.planning.calibration import calibrate, calibrate_choice
-from keras_fm.kernel.reads import permute_and_flip
 from keras_fm.kernel.release import release
 from keras_fm.lab.auditing.many_run_bounds import many_run_epsilon
 

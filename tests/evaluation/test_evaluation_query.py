@@ -262,7 +262,7 @@ def test_r2_and_log_loss_are_those_of_the_records(records):
 def test_rows_of_the_training_say_nothing_of_others():
     query = EvaluationQuery(metrics="confusion_matrix", rows=IN_SAMPLE)
     found = evaluation(query, [np.full((2, 2), 9.0)], NEARLY_NONE)
-    assert "(in sample)" in query.reads and "population" not in repr(found)
+    assert "(in sample)" in query.uses and "population" not in repr(found)
     for ask in (found.recall, found.balanced_accuracy):
         with pytest.raises(ValueError, match="trained on these rows"):
             ask(of="population")

@@ -59,7 +59,7 @@ def test_rows_are_said_on_one_line():
     with pytest.raises(ValueError, match="`rows`"):
         ask(linear(), (X, Y), ledger, rows="two\nlines")
     found = ask(linear(), (X, Y), ledger, rows="those of 2024")
-    assert "(those of 2024)" in ledger.entries[0].reads
+    assert "(those of 2024)" in ledger.entries[0].uses
     assert "rows: those of 2024" in repr(found)
 
 
@@ -307,7 +307,7 @@ def test_records_that_hold_others_data_are_asked_with_their_reach():
     best = private_choice([linear(), linear()], (X, Y), reach=2, **options)
     assert best.mechanism.sensitivity == 5
     for entry in ledger.entries:
-        assert "at most 2 other units" in entry.reads
+        assert "at most 2 other units" in entry.uses
 
 
 def test_the_best_of_models_that_predict_numbers():

@@ -52,7 +52,7 @@ def test_no_neighbouring_pair_exceeds_a_bound(outputs, weights, nonnegative):
 
 
 @pytest.mark.parametrize("exact", [False, True])
-def test_one_read_sums_weighted_records(exact):
+def test_one_release_sums_weighted_records(exact):
     h, y = records()
     weights = (0.25, 1.0, 0.0)
     query = CrossEntropyQuery(
@@ -65,7 +65,7 @@ def test_one_read_sums_weighted_records(exact):
         np.triu(found[0]), np.triu((w * h).T @ h), atol=near
     )
     np.testing.assert_allclose(found[1], (w * h).T @ np.eye(3)[y], atol=near)
-    assert "weight of its class (0.25, 1, 0)" in query.reads
+    assert "weight of its class (0.25, 1, 0)" in query.uses
 
 
 @pytest.mark.parametrize("loss", ["cross_entropy", "crammer_singer"])
@@ -144,7 +144,7 @@ def test_balanced_classes_are_released_first(rounds, relation):
     (common, rare) = private.release.query.class_weights
     assert rare == 1
     assert abs(common - 1 / 7) < 8 * noise * (1 / 700 + 100 / 700**2)
-    assert f"of its class ({common:.4g}, 1)" in head.reads
+    assert f"of its class ({common:.4g}, 1)" in head.uses
     assert "weights of classes: released" in head.notes
     assert 49 < private.epsilon() <= 50
 

@@ -1,4 +1,4 @@
-"""Many reads: what they cost, when they are charged, what they sample, and
+"""Many rounds: what they cost, when they are charged, what they sample, and
 the descent that they drive.
 
 Statistical tests have fixed seeds and accept at p > 1e-6 (a fresh seed would
@@ -16,6 +16,7 @@ from keras_fm.heads import rounds as rounds_lib
 from keras_fm.heads.gradient_query import WeightsRelease
 from keras_fm.heads.rounds import Rounds
 from keras_fm.kernel import mechanisms
+from keras_fm.kernel.access.gradient_rounds import GradientRounds
 from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.kernel.ledger.ledger import Ledger
 from keras_fm.kernel.ledger.noisy_statistics import Release
@@ -24,7 +25,6 @@ from keras_fm.kernel.mechanisms import (
     NoiseSource,
     SampledGaussianMechanism,
 )
-from keras_fm.kernel.reads.gradient_reads import GradientReads
 from keras_fm.kernel.release import release
 from keras_fm.queries import GradientQuery
 
@@ -46,7 +46,7 @@ def ledger(epsilon=1.0, neighbours="add_remove"):
 
 def opened(data=None, found=None, made=None, to=None, seed=0, **kwargs):
     data = data or records()
-    return GradientReads(
+    return GradientRounds(
         made or objective(),
         data if callable(data) else lambda: iter([data]),
         mechanism=found or mechanism(),
@@ -60,7 +60,7 @@ def opened(data=None, found=None, made=None, to=None, seed=0, **kwargs):
 # What is charged, and when --------------------------------------------------
 
 
-def test_all_reads_are_one_entry_of_their_exact_cost():
+def test_all_rounds_are_one_entry_of_their_exact_cost():
     to, found = ledger(), mechanism(steps=7, multiplier=15.0)
     opened(found=found, to=to, notes=("n is public",))
     (entry,) = to.entries
@@ -84,21 +84,19 @@ def test_a_record_whose_coefficient_overflows_counts_for_nothing():
     weights = np.diag([0.1, 0.2, 0.3, 1e308])[:, [0, 1, 3]]
     h, y = np.eye(4)[:3] * 0.5, np.arange(3)
     loud = np.array([[0.0, 0.0, 0.0, 1.0]])
-    reads = opened(
-        (np.concatenate([h, loud]), np.append(y, 0)), silent(1), made
-    )
+    paid = opened((np.concatenate([h, loud]), np.append(y, 0)), silent(1), made)
     exact = made.total(*made.check_records(h, y), weights)
     assert np.all(np.isfinite(exact)) and np.any(exact)
-    np.testing.assert_array_equal(reads(weights), exact)
+    np.testing.assert_array_equal(paid(weights), exact)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_weights_that_overflowed_are_an_error(bad):
     """They are public, and the read is still there."""
-    reads = opened(found=mechanism(steps=1))
+    paid = opened(found=mechanism(steps=1))
     with pytest.raises(ValueError, match="weights overflowed"):
-        reads(np.full((4, 3), bad))
-    reads(np.zeros((4, 3)))
+        paid(np.full((4, 3), bad))
+    paid(np.zeros((4, 3)))
 
 
 def test_samples_and_noise_come_from_words_alone():
@@ -108,9 +106,9 @@ def test_samples_and_noise_come_from_words_alone():
         def generator(self):
             pytest.fail("the statistical generator was asked")
 
-    reads = opened(found=mechanism(rate=0.5), to=(to := ledger(9.0)))
-    reads._noise = Wordy()
-    assert reads(np.zeros((4, 3))).shape == (4, 3)
+    paid = opened(found=mechanism(rate=0.5), to=(to := ledger(9.0)))
+    paid._noise = Wordy()
+    assert paid(np.zeros((4, 3))).shape == (4, 3)
     assert to.entries[0].noise == "lattice"
 
 
@@ -177,16 +175,16 @@ def test_samples_of_kept_records_and_owners():
     """The records of the sample, with their own lengths."""
     made, n = objective(60, 1, grouped=True), 60
     h, y = np.eye(n) / 2, np.arange(n) % 2
-    reads = opened((h, y, np.arange(n) // 3), silent(40, 0.5), made, keep=True)
-    sums = np.stack([reads(np.zeros((n, 1)))[:, 0] for _ in range(40)])
+    paid = opened((h, y, np.arange(n) // 3), silent(40, 0.5), made, keep=True)
+    sums = np.stack([paid(np.zeros((n, 1)))[:, 0] for _ in range(40)])
     sums *= 4 * np.where(y == 1, -1, 1)
     assert np.all((sums == 0) | (np.abs(sums - 1) < 1e-9))
     # An owner comes with all three records, or with none.
     assert np.all(sums[:, ::3] == sums[:, 1::3])
     assert 0.4 < np.mean(sums) < 0.6
     alone = objective(n, 1)
-    reads = opened((h, y), silent(40, 0.5), alone, keep=True)
-    sums = np.stack([reads(np.zeros((n, 1)))[:, 0] for _ in range(40)])
+    paid = opened((h, y), silent(40, 0.5), alone, keep=True)
+    sums = np.stack([paid(np.zeros((n, 1)))[:, 0] for _ in range(40)])
     sums *= 4 * np.where(y == 1, -1, 1)
     assert np.all((sums == 0) | (np.abs(sums - 1) < 1e-9))
     assert np.any(sums[:, ::3] != sums[:, 1::3])
@@ -201,15 +199,15 @@ def test_mean_and_variance_of_the_noise():
     made = objective(clip=0.25)
     found = mechanism(steps=400, multiplier=100.0, sensitivity=0.25)
     h, y = records()
-    reads = opened((h, y), found, made, seed=1)
+    paid = opened((h, y), found, made, seed=1)
     weights = np.ones((4, 3))
     exact = made.total(*made.check_records(h, y), weights)
-    noise = np.stack([reads(weights) - exact for _ in range(400)]) / 25.0
+    noise = np.stack([paid(weights) - exact for _ in range(400)]) / 25.0
     assert noise.shape == (400, 4, 3)
     for scale, wanted in ((1.0, True), (2 / 3, False), (1.5, False)):
         p = stats.kstest(noise.ravel() / scale, "norm").pvalue
         assert p > 1e-4 if wanted else p < 1e-6
-    # Independent between reads and between entries.
+    # Independent between rounds and between entries.
     for first, second in (
         (noise[1:], noise[:-1]),
         (noise[:, 1:], noise[:, :-1]),
@@ -228,15 +226,15 @@ def inclusions(n, rate, steps, parts=1, seed=0):
         for p in np.array_split(np.arange(n), parts):
             yield h[p], y[p]
 
-    reads = opened(batches, silent(steps, rate), made, seed=seed)
-    sums = [reads(np.zeros((n, 1)))[:, 0] for _ in range(steps)]
+    paid = opened(batches, silent(steps, rate), made, seed=seed)
+    sums = [paid(np.zeros((n, 1)))[:, 0] for _ in range(steps)]
     sums = np.stack(sums) * 2 * np.where(y == 1, -1, 1)
     assert np.all((sums == 0) | (sums == 1))
     return sums
 
 
 @pytest.mark.parametrize("parts", [1, 7])
-def test_every_record_joins_every_read_by_itself(parts):
+def test_every_record_joins_every_round_by_itself(parts):
     n, rate, steps = 150, 0.3, 200
     found = inclusions(n, rate, steps, parts)
     spread = rate * (1 - rate)
@@ -248,7 +246,7 @@ def test_every_record_joins_every_read_by_itself(parts):
 
     assert abs(deviation(found, rate, spread)) < 4.9
     for axis, size in ((0, steps), (1, n)):
-        # Of records over reads; of sizes of samples (a fixed size, or one
+        # Of records over rounds; of sizes of samples (a fixed size, or one
         # sample used twice, would have another variance).
         z = (found.sum(axis) - rate * size) / math.sqrt(spread * size)
         square, degrees = np.sum(z**2), len(z)
@@ -264,7 +262,7 @@ def test_every_record_joins_every_read_by_itself(parts):
         assert abs(deviation(first * second, both, variance)) < 4.9
 
 
-def test_full_reads_hold_every_record_and_samples_may_be_empty():
+def test_full_rounds_hold_every_record_and_samples_may_be_empty():
     assert np.all(inclusions(30, 1.0, 3) == 1)
     assert not np.any(inclusions(30, 1e-9, 3))
 
@@ -290,8 +288,8 @@ def test_a_seed_repeats_everything_and_is_not_private(tmp_path):
 def test_weights_are_saved_and_loaded_without_showing(tmp_path):
     weights = np.random.default_rng(0).normal(size=(4, 3))
     made = objective(loss="squared_hinge", clip=0.25)
-    reads = opened(made=made, found=mechanism(rate=0.5), seed=None)
-    found = reads.finish(weights)
+    paid = opened(made=made, found=mechanism(rate=0.5), seed=None)
+    found = paid.finish(weights)
     weights[0, 0] = 9.0
     assert found.statistics["weights"][0, 0] != 9.0
     assert isinstance(found, WeightsRelease)
@@ -331,15 +329,15 @@ def test_descent_is_the_plain_loop(momentum, averaging):
 
 
 @pytest.mark.parametrize(
-    "reads, averaging, last", [(100, 0.07, 7), (10, 0.01, 1), (10, 0.31, 4)]
+    "count, averaging, last", [(100, 0.07, 7), (10, 0.01, 1), (10, 0.31, 4)]
 )
-def test_how_many_weights_are_averaged(reads, averaging, last):
+def test_how_many_weights_are_averaged(count, averaging, last):
     """Weights are 1, 2, 3, ...: their mean tells how many they are."""
     rounds = Rounds(
-        rounds=reads, learning_rate=1.0, momentum=0.0, averaging=averaging
+        rounds=count, learning_rate=1.0, momentum=0.0, averaging=averaging
     )
     made = rounds.descend(lambda w: -np.ones((1, 1)), np.zeros((1, 1)), 1)
-    assert made[0, 0] == pytest.approx(reads - (last - 1) / 2)
+    assert made[0, 0] == pytest.approx(count - (last - 1) / 2)
 
 
 @pytest.mark.parametrize("loss", rounds_lib.LOSSES)
@@ -393,7 +391,7 @@ def descended(data, loss, **kwargs):
     rounds = Rounds(rounds=6, loss=loss, clip=0.1, whitening=0, **kwargs)
     made = objective(60, 4, loss=loss, clip=0.1)
     found = mechanism(6, multiplier=9.0, sensitivity=0.1)
-    reads = opened(data, found, made, ledger(9.0), keep=True)
+    paid = opened(data, found, made, ledger(9.0), keep=True)
     asked = []
     total = GradientQuery.total
 
@@ -403,8 +401,8 @@ def descended(data, loss, **kwargs):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(GradientQuery, "total", watched)
-        weights = rounds.descend(reads, np.zeros((60, 4)), 4000, 0.9)
-    assert reads.finish(weights).query == made
+        weights = rounds.descend(paid, np.zeros((60, 4)), 4000, 0.9)
+    assert paid.finish(weights).query == made
     return weights, asked
 
 
@@ -423,7 +421,7 @@ def test_classes_that_are_apart_have_the_margin_loss(apart):
         np.testing.assert_array_equal(given, weights)
 
 
-def test_the_first_read_decides_by_its_noisy_sum_alone():
+def test_the_first_round_decides_by_its_noisy_sum_alone():
     rounds = Rounds(rounds=2, clip=0.1, loss="by_first_round")
     for m, share, wanted in (
         (800, 0.02, True),

@@ -10,8 +10,8 @@ from linear_records import gradients, objective, records
 
 import keras_fm as fm
 from keras_fm.heads.rounds import Rounds
+from keras_fm.kernel.access import sampling
 from keras_fm.kernel.budget import PrivacyBudget
-from keras_fm.kernel.reads import sampling
 
 pytestmark = pytest.mark.full
 

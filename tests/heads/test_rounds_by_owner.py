@@ -10,12 +10,12 @@ import pytest
 from linear_records import silent
 from neighbours import Domain, check_sensitivity, shares, to_ball
 
+from keras_fm.kernel.access.gathered_rounds import GatheredRounds
+from keras_fm.kernel.access.gradient_rounds import GradientRounds
 from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.kernel.ledger.ledger import Ledger
 from keras_fm.kernel.mechanisms import NoiseSource
 from keras_fm.kernel.partial_statistics import PartialStatistics
-from keras_fm.kernel.reads.gathered_rounds import GatheredRounds
-from keras_fm.kernel.reads.gradient_reads import GradientReads
 from keras_fm.queries import GradientQuery
 
 MOST = 4
@@ -170,14 +170,14 @@ def test_a_sample_takes_all_records_of_an_owner_or_none():
         (h[:60], y[:60], owners[:60]),
         (h[60:], y[60:], owners[60:]),
     ]
-    reads = GradientReads(
+    paid = GradientRounds(
         query, lambda: iter(batches),
         **given(query, silent(100, rate=0.3, sensitivity=100.0)),
     )  # fmt: skip
     taken = []
     for _ in range(100):
         # Three halves for an owner that is in.
-        read = -reads(np.zeros((40, 1)))[:, 0] / 1.5
+        read = -paid(np.zeros((40, 1)))[:, 0] / 1.5
         assert set(np.round(read, 12)) <= {0.0, 1.0}
         taken.append(read.sum())
     width = 4.9 * math.sqrt(0.3 * 0.7 / 4000)
@@ -197,7 +197,7 @@ def test_several_processes_read_the_same_to_the_last_bit():
             partial.add(h[half], y[half], owners=owners[half])
             yield partial.to_bytes()
 
-    here = GradientReads(
+    here = GradientRounds(
         query,
         lambda: ((h[p], y[p], owners[p]) for p in halves),
         **given(query, silent(1, sensitivity=0.5)),

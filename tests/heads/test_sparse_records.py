@@ -197,7 +197,7 @@ def test_a_pure_release_has_less_noise_and_says_why():
         scale = query.sensitivity("l1", neighbours="add_remove")
         assert errors[l1] == pytest.approx(scale, rel=0.15)
         (entry,) = ledger.entries
-        assert ("||h||_1 <= 1.73205" in entry.reads) == (l1 is not None)
+        assert ("||h||_1 <= 1.73205" in entry.uses) == (l1 is not None)
     assert errors[math.sqrt(s)] < errors[None] / 10
     record = h[:1], y[:1]
     one = contribution(query, record, "l1")

@@ -281,7 +281,7 @@ def test_an_audit_of_the_worst_pair_of_labels(delta):
     assert 0.1 < audit.bound.epsilon <= 1.0
 
 
-def test_reads_of_gradients_are_functions_of_one_read_of_s():
+def test_rounds_are_functions_of_one_release_of_s():
     """Proposition 2: the label part of a gradient is S, whatever the
     weights."""
     h, y = data()

@@ -183,13 +183,13 @@ def test_more_budget_gives_better_probabilities():
     assert most < least + 0.01 and high < least + 0.01
     assert most < low + 0.001
     # A tenth of the budget, and the rest: as squares of 1 / multiplier.
-    moment, reads = model.ledger_.entries
+    moment, rounds = model.ledger_.entries
     whole = calibration.gaussian_multiplier(1e4, DELTA) ** -2
     share = moment.mechanism["noise_multiplier"] ** -2
     assert share == pytest.approx(0.1 * whole, rel=1e-3)
-    share = 40 * reads.mechanism["noise_multiplier"] ** -2
+    share = 40 * rounds.mechanism["noise_multiplier"] ** -2
     assert share == pytest.approx(0.9 * whole, rel=1e-2)
-    assert "(second moment)" in moment.name and "A = sum h h^T" in moment.reads
+    assert "(second moment)" in moment.name and "A = sum h h^T" in moment.uses
 
 
 @pytest.mark.parametrize("epsilon", [4, 1e4])

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from scipy import integrate, stats
 
 from keras_fm.kernel import discrete_noise
+from keras_fm.kernel.access import exact_draws
 from keras_fm.kernel.discrete_noise import (
     DiscreteGaussian,
     DiscreteLaplace,
@@ -35,7 +36,6 @@ from keras_fm.kernel.lattice_noise import (
     laplace_release,
     log_ratio,
 )
-from keras_fm.kernel.reads import exact_draws
 
 pytestmark = pytest.mark.full
 

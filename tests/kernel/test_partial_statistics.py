@@ -344,7 +344,7 @@ def test_what_was_merged_is_released_as_what_was_read(objective):
             made.statistics[name], plain.statistics[name]
         )
     (entry,) = ledger.entries
-    assert entry.reads == objective.reads
+    assert entry.uses == objective.uses
     with pytest.raises(BudgetExceededError):
         release_statistics(parts[0], **arguments(objective, ledger=ledger))
     assert ledger.entries == (entry,)

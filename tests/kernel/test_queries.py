@@ -264,7 +264,7 @@ def test_a_release_is_charged_once_and_kept_in_a_file(name, delta, tmp_path):
     assert type(found) is RELEASES[type(query)]
     (entry,) = ledger.entries
     assert entry.name == "part" and entry.guarantee == "proven"
-    assert entry.reads == query.reads and entry.proof == query.proof
+    assert entry.uses == query.uses and entry.proof == query.proof
     assert entry.notes == ("40",) and entry.private and found.private
     assert entry.neighbours == found.neighbours == KINDS[name].relation
     assert entry.build_mechanism() == found.mechanism

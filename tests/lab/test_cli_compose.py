@@ -113,7 +113,7 @@ def test_a_ledger(run, tmp_path):
                 guarantee="proven",
                 neighbours="add_remove",
                 mechanism=noise.config(),
-                reads="sums",
+                uses="sums",
                 proof="docs/proofs/mechanisms.md",
             )
         ]

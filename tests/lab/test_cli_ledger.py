@@ -29,7 +29,7 @@ def spent(path, epsilon=0.25):
                 guarantee="proven",
                 neighbours="add_remove",
                 mechanism=mechanism.config(),
-                reads="A and S",
+                uses="A and S",
                 proof="docs/proofs/cross_entropy.md",
             )
         ]

@@ -107,7 +107,7 @@ def test_releases_compose_to_the_budget_and_are_what_the_plan_said(kind):
     assert names(p) == [e.name for e in plan] == wanted
     for before, charged in zip(plan, p.ledger.entries):
         assert before.mechanism == charged.mechanism
-        assert before.reads == charged.reads and before.reads in text
+        assert before.uses == charged.uses and before.uses in text
         assert before.notes == charged.notes
         assert f"{before.name} (proven)" in text
         assert charged.guarantee == "proven" and charged.private

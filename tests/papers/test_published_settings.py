@@ -39,7 +39,7 @@ def first_read(settings, guarantee):
         1.0, 0.0, data=(X, Y), guarantee=guarantee or model.guarantee(lot=20)
     )
     model.fit(X, Y, batch_size=20, callbacks=[private], verbose=0)
-    return private.ledger.entries[0].reads
+    return private.ledger.entries[0].uses
 
 
 def test_those_of_the_model_hold_unless_the_callback_has_others():

@@ -16,6 +16,7 @@ from scipy import integrate, stats
 import keras_fm as fm
 from keras_fm.accounting import balls_in_bins
 from keras_fm.kernel import compose
+from keras_fm.kernel.access import sampling
 from keras_fm.kernel.mechanisms import (
     GaussianMechanism,
     NoiseSource,
@@ -25,7 +26,6 @@ from keras_fm.kernel.noise_mechanisms import (
     BallsInBinsMechanism,
     SampledGaussianMechanism,
 )
-from keras_fm.kernel.reads import sampling
 from keras_fm.lab.auditing import white_box
 from keras_fm.per_example.given_records import GivenRecords
 from keras_fm.per_example.poisson_samples import RECORDS, BinnedSamples
@@ -180,7 +180,7 @@ def test_a_ledger_composes_it_anew():
         guarantee="proven",
         neighbours="add_remove",
         mechanism=mechanism(20, 3).config(),
-        reads="gradients",
+        uses="gradients",
         proof="docs/proofs/balls_in_bins.md",
     )
     ledger.charge([entry])
@@ -194,7 +194,7 @@ def test_a_ledger_composes_it_anew():
             guarantee="proven",
             neighbours="replace_one",
             mechanism=mechanism().config(),
-            reads="gradients",
+            uses="gradients",
             proof="docs/proofs/balls_in_bins.md",
         )
 
@@ -321,12 +321,12 @@ def test_a_record_moves_one_step_of_an_epoch():
 def test_the_statement_says_how_records_are_taken():
     _, budget = fitted(*nothing())
     (entry,) = budget.ledger.entries
-    assert "each record in one step of 4, drawn anew" in entry.reads
+    assert "each record in one step of 4, drawn anew" in entry.uses
     assert "balls_in_bins.md" in entry.proof
     # All records in every step: nothing is by chance.
     _, budget = fitted(*nothing(), batch_size=N)
     assert budget.ledger.entries[0].build_mechanism().sampling_rate == 1
-    assert "drawn anew" not in budget.ledger.entries[0].reads
+    assert "drawn anew" not in budget.ledger.entries[0].uses
 
 
 @pytest.mark.once

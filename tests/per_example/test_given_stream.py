@@ -128,7 +128,7 @@ def test_the_stream_is_read_as_the_steps_are_taken():
 
     _, (entry,) = fitted(endless, private=private, steps_per_epoch=60)
     assert len(ahead) >= 60 and max(ahead) <= 3
-    assert "one step of 60" in entry.reads
+    assert "one step of 60" in entry.uses
 
 
 @pytest.mark.once

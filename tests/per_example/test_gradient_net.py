@@ -36,7 +36,7 @@ def test_a_loss_of_its_own_and_a_fit_as_a_private_network(loss, y, metrics):
     assert set(history.history) == {"charged"}
     (entry,) = private.ledger.entries
     assert entry.mechanism["sensitivity"] == 1.0
-    assert entry.reads == "gradients of records, each clipped to the norm 0.5"
+    assert entry.uses == "gradients of records, each clipped to the norm 0.5"
     assert 3.9 < private.ledger.epsilon() <= 4.0
     assert model.model.predict(X, verbose=0).shape == (60, 3)
 

@@ -105,7 +105,7 @@ def test_a_fit_of_owners():
     (entry,) = given.ledger.entries
     assert entry.mechanism["steps"] == 6
     assert entry.mechanism["sampling_rate"] == pytest.approx(4 / 12)
-    assert "at most 3 of its rows" in entry.reads
+    assert "at most 3 of its rows" in entry.uses
     assert "one owner" in given.report()
 
 

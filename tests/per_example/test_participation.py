@@ -18,9 +18,9 @@ from layer_moves import D, H, N, network, nothing
 from scipy import stats
 
 import keras_fm as fm
+from keras_fm.kernel.access import sampling
 from keras_fm.kernel.mechanisms import GaussianMechanism, NoiseSource
 from keras_fm.kernel.planning import calibration
-from keras_fm.kernel.reads import sampling
 from keras_fm.lab.auditing import white_box
 from keras_fm.per_example.given_records import GivenRecords
 from keras_fm.per_example.participation import CorrelatedNoise
@@ -319,8 +319,8 @@ def test_numbers_of_a_participation(name):
 @pytest.mark.once
 def test_the_statement_says_how_records_are_taken():
     _, entry = fitted(*nothing())
-    assert "each record in one step of 4" in entry.reads
-    assert "correlated over 3 step(s)" in entry.reads
+    assert "each record in one step of 4" in entry.uses
+    assert "correlated over 3 step(s)" in entry.uses
     assert any("the place of each record" in note for note in entry.notes)
     budget = fm.callbacks.PrivateModel(8.0, 1e-5)
     plan = functools.partial(budget.plan, network(), N, batch_size=6, epochs=2)

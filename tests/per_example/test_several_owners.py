@@ -141,7 +141,7 @@ def test_what_the_ledger_and_the_plan_say():
     layer_moves.moves(private, *nothing(), budget, 2)
     kept = f"at most one row of each owner, {len(CHOSEN)} of {N} rows"
     (entry,) = budget.ledger.entries
-    assert kept in entry.reads and kept in text
+    assert kept in entry.uses and kept in text
     assert any("who owns which row is public" in n for n in entry.notes)
     assert entry.mechanism["sampling_rate"] == 2 / len(CHOSEN)
     unit = "unit: {}what all rows of one owner hold (who owns which row is"

@@ -6,8 +6,8 @@ import keras
 import pytest
 
 import keras_fm as fm
+from keras_fm.kernel.access import sampling
 from keras_fm.kernel.mechanisms import compose_epsilon
-from keras_fm.kernel.reads import sampling
 
 pytestmark = pytest.mark.once
 

@@ -109,7 +109,7 @@ def test_statistics_are_those_of_the_records():
     np.testing.assert_allclose(found, wanted, atol=2e-2)
     first, head = private.ledger.entries
     assert first.name == "columns (column moments)" and head.name == "head"
-    assert "3 columns, each within public bounds" in first.reads
+    assert "3 columns, each within public bounds" in first.uses
     assert first.proof == "docs/proofs/column_moments.md"
     statement = private.report()
     assert "weights of layer 'columns': from its own release" in statement
@@ -225,7 +225,7 @@ def test_an_owner_counts_as_one_record_may():
     wanted = crowd[:101].mean(axis=0)
     half = (np.array(BOUNDS[1]) - BOUNDS[0]) / 2
     assert (np.abs(array(layer.mean) - wanted) < 0.02 * half).all()
-    assert "each owner's sum scaled back" in private.ledger.entries[0].reads
+    assert "each owner's sum scaled back" in private.ledger.entries[0].uses
     assert "reconstruction.md" in private.ledger.entries[0].proof
 
 
@@ -247,7 +247,7 @@ def test_quantiles_take_the_place_of_bounds_that_are_too_wide(tmp_path):
     assert (scales[0.02, 0.98] < 2.5).all()
     (histograms, moments, _) = private.ledger.entries
     assert histograms.name == "columns (column histograms)"
-    assert "256 bins within public bounds" in histograms.reads
+    assert "256 bins within public bounds" in histograms.uses
     assert moments.name == "columns (column moments)"
     # Beyond a bound is at it.
     far = array(layer(np.array([wide[1], array(layer.high)])))

@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 
-from keras_fm.kernel.reads.fixed_rows import placed
+from keras_fm.kernel.access.fixed_rows import placed
 
 ROWS = 16
 

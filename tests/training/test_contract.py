@@ -103,7 +103,7 @@ class Kind:
 
 
 KINDS = {
-    "one read": Kind(stack, ("head",)),
+    "one release": Kind(stack, ("head",)),
     "labels alone": Kind(stack, ("head",), neighbours="replace_label"),
     "rounds": Kind(lambda **k: stack(rounds=3, **k), ("head",)),
     "numbers": Kind(numbers, ("head",), y=0.5 * Y, loss="mse"),
@@ -664,7 +664,7 @@ def test_copies_and_other_weights_lose_it(name, how, fitted, tmp_path):
 
 
 @every_kind
-def test_reads_go_through_the_one_function(name, fitted):
+def test_rounds_go_through_the_one_function(name, fitted):
     """Every proven read is charged where `release` charges, or by the reads
     and steps that are named as such."""
     sampled = {

@@ -42,7 +42,7 @@ def private_of(data, seed=None):
 
 
 MODELS = {
-    "one read": lambda: model_of(),
+    "one release": lambda: model_of(),
     "rounds": lambda: model_of(head=PrivateDense(2, rounds=2)),
     "DPPCA": lambda: model_of(NormalizationLayer(), DPPCA(3)),
     "box": lambda: model_of(NormalizationLayer(bounds=(-9.0, 9.0))),

@@ -292,7 +292,7 @@ def test_owners_may_own_several_rows_under_rounds(rounds):
     unit = fm.Unit(owners=owners)
     m, p = fitted(model(rounds), unit=unit)
     (entry,) = p.ledger.entries
-    assert "the sum of each owner's clipped" in entry.reads
+    assert "the sum of each owner's clipped" in entry.uses
     assert "one owner with all its rows" in p.report()
     assert "and that of owners" in p.report()
     expected = 1.0 if rounds is FULL else rounds.batch_size / (N // 3)

@@ -47,7 +47,7 @@ def test_the_statement_names_owners_and_spends_the_budget(build):
     model.fit(X, Y, callbacks=[callback], verbose=0)
     text = callback.report()
     assert "one owner with all its rows" in text
-    assert all("each owner's sum" in e.reads or "sum of each owner's" in e.reads
+    assert all("each owner's sum" in e.uses or "sum of each owner's" in e.uses
                for e in callback.ledger.entries)  # fmt: skip
     assert 1.9 < callback.ledger.epsilon() <= 2.0 * (1 + 1e-9)
 

@@ -37,7 +37,7 @@ def ledger_file():
     made = ledger.Ledger(
         budget.PrivacyBudget(1.0, 1e-5), neighbours="add_remove"
     )
-    entry = {"name": "head", "neighbours": "add_remove", "reads": "A and S"}
+    entry = {"name": "head", "neighbours": "add_remove", "uses": "A and S"}
     made.charge(
         [
             ledger_entry.LedgerEntry(

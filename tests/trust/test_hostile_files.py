@@ -232,7 +232,7 @@ LEDGERS = {
     "a forged line": (("entries", 0, "notes"), [FORGED]),
     "a forged name": (("entries", 0, "name"), FORGED),
     "a forged unit": (("unit",), FORGED),
-    "an escape of a terminal": (("entries", 0, "reads"), "\x1b[2J"),
+    "an escape of a terminal": (("entries", 0, "uses"), "\x1b[2J"),
     "text that runs backwards": (("entries", 0, "proof"), "\u202e"),
     "notes in one text": (("entries", 0, "notes"), "abc"),
     "numbers in notes": (("entries", 0, "notes"), [1]),

@@ -65,7 +65,7 @@ def ledger(*configs, epsilon=1.0, delta=1e-5, **more):
             "guarantee": "claimed" if "claimed_epsilon" in c else "proven",
             "neighbours": "add_remove",
             "mechanism": c,
-            "reads": "A and S",
+            "uses": "A and S",
             "proof": "none.",
             "private": True,
             "noise": "lattice",

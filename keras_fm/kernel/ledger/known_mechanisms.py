@@ -1,12 +1,12 @@
 """Which mechanisms a ledger or a release in a file may name."""
 
+from keras_fm.kernel.access.permute_and_flip import PermuteAndFlip
 from keras_fm.kernel.noise_mechanisms import (
     BallsInBinsMechanism,
     GaussianMechanism,
     LaplaceMechanism,
     SampledGaussianMechanism,
 )
-from keras_fm.kernel.reads.permute_and_flip import PermuteAndFlip
 
 MECHANISMS = {
     c.__name__: c

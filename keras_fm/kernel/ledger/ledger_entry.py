@@ -26,7 +26,7 @@ class LedgerEntry:
         neighbours: the relation that the numbers refer to.
         mechanism: dict, the mechanism's name and public parameters
             (proven), or `{"claimed_epsilon": ...}`.
-        reads: what was used, in words.
+        uses: what was used, in words.
         proof: where the proof is, or why there is none.
         private: `False` if the noise was reproducible; then no guarantee holds.
         noise: `"lattice"` for exact discrete noise on a power-of-two lattice,
@@ -46,7 +46,7 @@ class LedgerEntry:
     guarantee: str
     neighbours: str
     mechanism: dict
-    reads: str
+    uses: str
     proof: str
     private: bool = True
     noise: str = FLOATING_POINT
@@ -78,7 +78,7 @@ class LedgerEntry:
     def _check_texts(self):
         checks.instance("notes", self.notes, tuple, "a tuple of texts")
         checks.instance("mechanism", self.mechanism, dict, "a dict")
-        for name in ("name", "reads", "proof", "when"):
+        for name in ("name", "uses", "proof", "when"):
             check_line(f"`{name}` of a ledger entry", getattr(self, name))
         for note in self.notes:
             check_line("A note of a ledger entry", note)

@@ -121,7 +121,7 @@ def text(ledger):
     for number, e in enumerate(entries, start=1):
         lines += [
             f"[{number}] {e.when}  {e.name}: {e.guarantee}",
-            f"    uses:      {e.reads}",
+            f"    uses:      {e.uses}",
             f"    mechanism: {e.describe()}",
             f"    proof:     {e.proof}",
             *(f"    note:      {note}" for note in e.notes),

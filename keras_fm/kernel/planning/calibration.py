@@ -7,9 +7,9 @@ charged, wherever their numbers come from, and refuses to exceed its budget.
 import functools
 import math
 
+from keras_fm.kernel.access.permute_and_flip import PermuteAndFlip
 from keras_fm.kernel.compose import compose_epsilon
 from keras_fm.kernel.noise_mechanisms import GaussianMechanism, LaplaceMechanism
-from keras_fm.kernel.reads.permute_and_flip import PermuteAndFlip
 
 
 def calibrate(query, budget, *, neighbours, share=1.0):

@@ -36,16 +36,16 @@ def check_neighbours(sampling, neighbours):
     return neighbours
 
 
-def noise_multiplier(reads, budget, *, neighbours, others=()):
-    """Smallest multiplier with which `reads` and `others` meet a budget.
+def noise_multiplier(plan, budget, *, neighbours, others=()):
+    """Smallest multiplier with which `plan` and `others` meet a budget.
 
     It is relative to the sensitivity under the neighbouring relation, as in
     `keras_fm.mechanisms`. The composition that the ledger uses confirms it.
-    A ledger charged with `reads.mechanism(...)` and `others` does not
+    A ledger charged with `plan.mechanism(...)` and `others` does not
     refuse, and ends just below its budget.
 
     Args:
-        reads: a `SamplingPlan`, or a pair `(sampling_rate, steps)` of
+        plan: a `SamplingPlan`, or a pair `(sampling_rate, steps)` of
             samples that cannot overflow. Full batches (rate 1) compose to
             one Gaussian, exactly.
         budget: a `PrivacyBudget` with delta > 0, of everything together.
@@ -74,28 +74,28 @@ def noise_multiplier(reads, budget, *, neighbours, others=()):
     Gaussians (Bu et al., "Deep Learning with Gaussian Differential
     Privacy", 2020).
     """
-    if hasattr(reads, "mechanism"):
-        sampling, reads = reads.sampling, reads.mechanism(1.0)
+    if hasattr(plan, "mechanism"):
+        sampling, plan = plan.sampling, plan.mechanism(1.0)
     else:
-        rate, steps = reads
+        rate, steps = plan
         sampling = "full" if rate == 1 else "poisson"
-        reads = SampledGaussianMechanism(
+        plan = SampledGaussianMechanism(
             sensitivity=1.0,
             noise_multiplier=1.0,
             sampling_rate=rate,
             steps=steps,
         )
     check_neighbours(sampling, neighbours)
-    return _noise_multiplier(reads, budget.epsilon, budget.delta, tuple(others))
+    return _noise_multiplier(plan, budget.epsilon, budget.delta, tuple(others))
 
 
 @functools.lru_cache(maxsize=256)
-def _noise_multiplier(reads, epsilon, delta, others):
-    rate, steps = reads.sampling_rate, reads.steps
+def _noise_multiplier(plan, epsilon, delta, others):
+    rate, steps = plan.sampling_rate, plan.steps
 
     def spent(multiplier, scale):
-        read = dataclasses.replace(reads, noise_multiplier=multiplier)
-        return compose_epsilon((read, *others), delta, scale=scale)
+        part = dataclasses.replace(plan, noise_multiplier=multiplier)
+        return compose_epsilon((part, *others), delta, scale=scale)
 
     # The precision (inverse variance) of the one Gaussian that spends the
     # budget, less that of the others.

@@ -11,8 +11,8 @@ import numpy as np
 
 from keras_fm.kernel import budget as budget_lib
 from keras_fm.kernel import checks
+from keras_fm.kernel.access import columns
 from keras_fm.kernel.ledger.ledger import Ledger
-from keras_fm.kernel.reads import columns
 from keras_fm.lab.auditing import (
     canary_scores,
     claimed,

@@ -16,7 +16,7 @@ from scipy import special
 
 from keras_fm.kernel import checks, noise_mechanisms
 from keras_fm.kernel import mechanisms as mechanisms_lib
-from keras_fm.kernel.reads import exact_draws
+from keras_fm.kernel.access import exact_draws
 from keras_fm.lab.auditing import bounds
 
 _WITH_LAW = (

@@ -111,7 +111,7 @@ def differences(fit, data, neighbour):
     others = [np.array(w) for w in model.get_weights()]
     return Differences(
         releases=[
-            (_one_read(one.mechanism), (one.exact - other.exact).ravel())
+            (_one_round(one.mechanism), (one.exact - other.exact).ravel())
             for one, other in zip(heard, again)
         ],
         same=all(map(np.array_equal, weights, others)),
@@ -126,14 +126,14 @@ class _Heard:
     noisy: np.ndarray
 
 
-def _one_read(mechanism):
-    """What one read of several is released with."""
+def _one_round(mechanism):
+    """The mechanism of one round."""
     if not isinstance(mechanism, mechanisms_lib.SampledGaussianMechanism):
         return mechanism
     if mechanism.sampling_rate < 1:
         raise ValueError(
-            "Reads of samples are not compared one by one: what they are "
-            "sums over is drawn anew. See `whole_reads`."
+            "Rounds on samples cannot be compared one by one: each has "
+            "another sample. See `whole_rounds`."
         )
     return mechanisms_lib.GaussianMechanism(
         sensitivity=mechanism.sensitivity,

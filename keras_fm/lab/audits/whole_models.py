@@ -80,9 +80,9 @@ def _functional():
 # bias entry of 1/10.
 _LEANING = {_WIDTH: 0.32, _WIDE: 0.118}
 MODELS = {
-    "one read": _stack,
-    "one read of 200 numbers": lambda: _stack(shape=(_WIDE,)),
-    "three reads of Rounds": lambda: _stack(rounds=3),
+    "one release": _stack,
+    "one release of 200 numbers": lambda: _stack(shape=(_WIDE,)),
+    "three rounds of Rounds": lambda: _stack(rounds=3),
     "DPPCA and head": _dp_pca,
     "PrivateNormalization and head": _normalization,
     "AdLM, three releases": _adaptive,
@@ -92,17 +92,17 @@ MODELS = {
 }
 # Which have a sum for each owner, and whose records may reach others'.
 OWNED = (
-    "one read",
-    "one read of 200 numbers",
-    "three reads of Rounds",
+    "one release",
+    "one release of 200 numbers",
+    "three rounds of Rounds",
     "AdLM, three releases",
     "dPA, encoder and head",
     "pCDBN, patches and head",
     "FunctionalNet, three rounds",
 )
 # Whose output layers see records as they are, but for their length.
-_LEANS = ("one read", "one read of 200 numbers", "AdLM, three releases")
-REACHING = ("one read", "dPA, encoder and head", "pCDBN, patches and head")
+_LEANS = ("one release", "one release of 200 numbers", "AdLM, three releases")
+REACHING = ("one release", "dPA, encoder and head", "pCDBN, patches and head")
 
 
 def differences(

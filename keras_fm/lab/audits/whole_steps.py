@@ -1,6 +1,6 @@
 """All steps of a DP-MAC as one release, told from their neighbour's.
 
-As in `whole_reads`, every record is a canary with a feature of its own, and
+As in `whole_rounds`, every record is a canary with a feature of its own, and
 an absent one leaves a record of zeros. The fit is a `DPMAC` of one layer on
 Poisson samples under `PrivateModel`, with plain descent: the weights after
 two steps show the noisy sum between them, so the adversary is who looks at

@@ -1,7 +1,7 @@
 import keras
 import numpy as np
 
-from keras_fm.kernel.reads import columns
+from keras_fm.kernel.access import columns
 from keras_fm.lab.baselines.dp_sgd import DPSGDClassifier
 from keras_fm.lab.baselines.dp_sgd_config import check_records
 

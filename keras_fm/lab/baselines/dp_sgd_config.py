@@ -12,13 +12,13 @@ import keras
 import numpy as np
 
 from keras_fm.kernel import checks
+from keras_fm.kernel.access import sampling as sampling_lib
 from keras_fm.kernel.budget import (
     Neighbours,
     PrivacyBudget,
     warn_of_delta,
 )
 from keras_fm.kernel.planning import sampled_noise
-from keras_fm.kernel.reads import sampling as sampling_lib
 
 # Largest number in a record, so that its gradient fits into float32: one NaN
 # would make the whole batch NaN.
@@ -157,7 +157,7 @@ class DPSGDConfig:
         steps = self.steps
         if steps is None:
             steps = max(1, round(self.epochs * n / batch))
-        reads = sampling_lib.plan(
+        made = sampling_lib.plan(
             n,
             sampling=self.sampling,
             batch_size=self.batch_size,
@@ -166,9 +166,9 @@ class DPSGDConfig:
             epsilon=epsilon,
         )
         return DPSGDPlan(
-            **dataclasses.asdict(reads),
+            **dataclasses.asdict(made),
             noise_multiplier=_noise_multiplier(
-                reads, epsilon, delta, neighbours, others
+                made, epsilon, delta, neighbours, others
             ),
         )
 
@@ -211,12 +211,12 @@ class DPSGDPlan(sampling_lib.SamplingPlan):
                 yield order[first : first + size]
 
 
-def _noise_multiplier(reads, epsilon, delta, neighbours, others):
+def _noise_multiplier(made, epsilon, delta, neighbours, others):
     if math.isinf(epsilon):
         return 0.0
     sensitivity = 2 if neighbours.replaces else 1
     return sensitivity * sampling_lib.noise_multiplier(
-        reads,
+        made,
         PrivacyBudget(epsilon, delta),
         neighbours=neighbours,
         others=others,

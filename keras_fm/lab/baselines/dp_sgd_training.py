@@ -23,11 +23,11 @@ from scipy import special
 from keras_fm.callbacks import PrivateModel
 from keras_fm.core.guarantee import Proven
 from keras_fm.kernel import checks
+from keras_fm.kernel.access import columns
 from keras_fm.kernel.budget import Neighbours, PrivacyBudget
 from keras_fm.kernel.ledger.ledger import Ledger
 from keras_fm.kernel.ledger.ledger_entry import LedgerEntry
 from keras_fm.kernel.ledger.statement import RECORD
-from keras_fm.kernel.reads import columns
 from keras_fm.lab.baselines.dp_sgd_config import (
     DPSGDConfig,
     check_budget,
@@ -331,7 +331,7 @@ class DPSGDTrainer:
             guarantee="claimed" if claimed else "proven",
             neighbours=str(self.neighbours),
             mechanism=mechanism,
-            reads=(
+            uses=(
                 f"clipped gradients of {plan.steps} "
                 f"{config.sampling} batches of {plan.n} records"
             ),

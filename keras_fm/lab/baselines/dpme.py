@@ -352,7 +352,7 @@ class DPME(HistogramClassifier):
         return types.SimpleNamespace(
             grid=grid,
             sensitivity=self._histogram_sensitivity(),
-            reads=f"counts of all {grid.cells} cells, once: {grid.describe()}",
+            uses=f"counts of all {grid.cells} cells, once: {grid.describe()}",
             notes=self._notes(),
         )
 

@@ -157,7 +157,7 @@ class FilterPriority(HistogramClassifier):
             sensitivity=sensitivity,
             threshold=threshold,
             sample_size=size,
-            reads=(
+            uses=(
                 f"counts of all {grid.cells} cells, once: {grid.describe()}; "
                 f"those of at least {threshold:.6g} after noise, sampled to "
                 f"{size}"

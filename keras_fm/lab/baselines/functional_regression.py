@@ -20,8 +20,8 @@ import numpy as np
 from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import checks
 from keras_fm.kernel import sums as summation
+from keras_fm.kernel.access import columns
 from keras_fm.kernel.budget import Neighbours
-from keras_fm.kernel.reads import columns
 from keras_fm.lab.baselines.private_estimator import (
     PrivateClassifier,
     PrivateEstimator,
@@ -180,7 +180,7 @@ class _FunctionalRegression(PrivateEstimator):
             # Under both relations no record's vector is longer.
             rounding_error=summation.error_bound(sensitivity),
             length=length,
-            reads=(
+            uses=(
                 f"sum t x ({length}) and {self._quadratic_factor:g} sum x x^T "
                 f"({length} x {length}, upper triangle) over all records, "
                 f"once, t = {self._target}, "

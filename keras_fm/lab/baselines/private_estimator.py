@@ -12,11 +12,11 @@ from scipy import special
 from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import checks
 from keras_fm.kernel import sums as summation
+from keras_fm.kernel.access import columns
 from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.kernel.ledger.ledger import Ledger
 from keras_fm.kernel.ledger.ledger_entry import LATTICE, LedgerEntry
 from keras_fm.kernel.mechanisms import LaplaceMechanism, NoiseSource
-from keras_fm.kernel.reads import columns
 
 PROOF = "docs/proofs/regression_baselines.md"
 
@@ -94,7 +94,7 @@ class PrivateEstimator(abc.ABC):
             guarantee="proven",
             neighbours=str(self._ledger.neighbours),
             mechanism=mechanism.config(),
-            reads=plan.reads,
+            uses=plan.uses,
             proof=PROOF,
             private=self._seed is None,
             noise=LATTICE,
@@ -111,7 +111,7 @@ class PrivateEstimator(abc.ABC):
     @abc.abstractmethod
     def _plan(self, num_records, num_features):
         """The release of a fit, planned from public numbers: an object with
-        `sensitivity`, `reads` and `notes`."""
+        `sensitivity`, `uses` and `notes`."""
 
     @abc.abstractmethod
     def _check_targets(self, y, n):

@@ -231,7 +231,7 @@ def _plan(ledgers):
                 if e.guarantee == "proven" and e.private
                 else CLAIMED
             ),
-            "uses": lambda e: Cell(text=e.reads),
+            "uses": lambda e: Cell(text=e.uses),
             "mechanism": lambda e: Cell(text=e.describe()),
             "when": lambda e: Cell(text=e.when[:16].replace("T", " ")),
         },

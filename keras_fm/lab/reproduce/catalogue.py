@@ -29,7 +29,7 @@ _MODULES = {
     "dpmac": dpmac,
 }
 # What loaders of `sources` give, where it is not images.
-_READS = {None: None} | dict.fromkeys(
+_NEEDS = {None: None} | dict.fromkeys(
     ("printed_windows", "recent_windows", "windows"), "network"
 )
 _AXES = {"accuracy": ACCURACY, "epsilon": EPSILON}
@@ -53,7 +53,7 @@ def _experiment(name, declared):
         full={**both, **declared.pop("full", {})},
         facts=_chosen_facts(paper, chosen),
         measure=getattr(_MODULES[paper], declared.pop("measure")),
-        reads=_READS.get(declared.get("load"), "images"),
+        needs=_NEEDS.get(declared.get("load"), "images"),
         load=getattr(sources, declared.pop("load", ""), None),
         **declared,
     )

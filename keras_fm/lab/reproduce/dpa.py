@@ -50,7 +50,7 @@ def released(job, context, train, model, delta=DELTA):
 
 def _proven(job, context, train):
     model = _output_layer(train)
-    if job.series != "one_read":
+    if job.series != "one_release":
         model = BehaviorAutoencoder.of(train)
     delta = 0.0 if job.series == "dpah_pure" else DELTA
     return released(job, context, train, model, delta)
@@ -128,7 +128,7 @@ def health(job, context):
         x_test, fit = test.x, _deep
         if job.series in _MACHINES:
             x_test, fit = scaled(test), _machine
-        elif job.series in ("dpah", "dpah_pure", "one_read"):
+        elif job.series in ("dpah", "dpah_pure", "one_release"):
             fit = _proven
         made = points.scored(job, fit(job, context, train), (x_test, test.y))
     made.notes["records"] = len(train.x)

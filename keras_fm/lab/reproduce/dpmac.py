@@ -4,7 +4,7 @@ import keras
 import numpy as np
 
 from keras_fm.kernel import mechanisms
-from keras_fm.kernel.reads import sampling
+from keras_fm.kernel.access import sampling
 from keras_fm.lab.composition import side_by_side
 from keras_fm.lab.engine.job import Measured
 from keras_fm.lab.reproduce import facts, points

@@ -48,7 +48,7 @@ class Experiment:
             swept setting say what is measured, the others how.
         measure: function `(job, context)` to `Measured`.
         load: function `(name)` to the data, or `None` if there is none.
-        reads: what it needs, `"images"` or `"network"`; `None` for no data.
+        needs: the data it needs, `"images"` or `"network"`; `None` for no data.
         facts: tuple of `Fact`.
         facts_dataset: data of the paper, if it is not `dataset`; says why
             the numbers stand beside ours all the same.
@@ -69,7 +69,7 @@ class Experiment:
     full: dict
     measure: collections.abc.Callable
     load: collections.abc.Callable | None = None
-    reads: str | None = None
+    needs: str | None = None
     facts: tuple = ()
     facts_dataset: str = ""
     why_no_facts: str = ""
@@ -109,10 +109,10 @@ class Experiment:
         if epsilons is not None and "epsilons" not in made:
             raise ValueError(f"{self.name} has no epsilons to choose.")
         kind = "network" if data in known.NETWORKS else "images"
-        if data is not None and kind != self.reads:
+        if data is not None and kind != self.needs:
             wanted = {None: "no data", "network": "a health network"}
             raise ValueError(
-                f"{self.name} needs {wanted.get(self.reads, 'images')}. "
+                f"{self.name} needs {wanted.get(self.needs, 'images')}. "
                 f"Received: data={data!r}"
             )
         if epsilons is not None:

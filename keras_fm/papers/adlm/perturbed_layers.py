@@ -130,7 +130,7 @@ class PerturbedInputLayer(ReleasedLayer):
                 sensitivity=self.claimed_sensitivity(
                     publishing.neighbours, settings
                 ),
-                reads="every record at every step, shifted by one noise vector "
+                uses="every record at every step, shifted by one noise vector "
                 f"({how})",
                 reason=claims.AFFINE_REASON,
                 fix=fix,
@@ -160,7 +160,7 @@ class PerturbedInputLayer(ReleasedLayer):
         return PublishedNoise(
             name=f"{self.name} (relevance)",
             sensitivity=sensitivity,
-            reads="every record's relevance in a network pre-trained on "
+            uses="every record's relevance in a network pre-trained on "
             "the records, averaged, once",
             reason=claims.RELEVANCE_REASON,
             fix=fix,

@@ -65,7 +65,7 @@ class RelevanceQuery(SumQuery):
     # Statistics ----------------------------------------------------------
 
     @property
-    def reads(self):
+    def uses(self):
         """Describes in words what a release uses of the records."""
         norm = "L1" if self.ball == "l1" else "L2"
         return (

@@ -10,7 +10,7 @@ from keras_fm.core.second_moment import SecondMomentQuery
 from keras_fm.heads import coefficient_noise
 from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import checks
-from keras_fm.kernel.reads import columns
+from keras_fm.kernel.access import columns
 from keras_fm.papers.dpa import claims
 from keras_fm.papers.dpa.reconstruction import FORMS, ReconstructionQuery
 from keras_fm.preprocessing.pretrained_layer import PretrainedLayer
@@ -317,7 +317,7 @@ class PrivateEncoder(PretrainedLayer):
             self.visible_dim, self.units, neighbours=neighbours
         )
 
-    def claim_reads(self, settings):
+    def claim_uses(self, settings):
         where = {
             "coefficients": "the coefficients of the reconstruction",
             "hidden": "the codes (as the authors' code)",

@@ -25,9 +25,9 @@ from keras_fm.core.quadratic_release import (
 )
 from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import checks
+from keras_fm.kernel.access import columns
 from keras_fm.kernel.ledger.noisy_statistics import released_as
 from keras_fm.kernel.query import QuadraticQuery
-from keras_fm.kernel.reads import columns
 
 FORMS = ("cross_entropy", "squared_error")
 
@@ -98,9 +98,9 @@ class ReconstructionQuery(QuadraticObjective, QuadraticQuery):
         return 1 / 8 if self.form == "cross_entropy" else 1 / 2
 
     @property
-    def reads(self):
+    def uses(self):
         """Describes in words what a release uses of the records."""
-        return self._reads(
+        return self._uses(
             f"t = v - {self.centre:g}, ||t||_2 <= {self.visible_bound:g}"
         )
 

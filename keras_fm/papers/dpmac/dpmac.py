@@ -400,8 +400,8 @@ class DPMAC(PrivateNetwork):
         )
 
     @property
-    def step_reads(self):
-        return self.step_query.reads
+    def step_uses(self):
+        return self.step_query.uses
 
     # One step ------------------------------------------------------------
 

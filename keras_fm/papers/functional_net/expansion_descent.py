@@ -24,7 +24,7 @@ class ExpansionDescent:
     ```python
     descent = ExpansionDescent(model)
     for _ in range(model.rounds):
-        descent.learn(reads(model.augmented_weights()))
+        descent.learn(one_round(model.augmented_weights()))
     descent.finish(ledger)
     ```
     """

@@ -19,9 +19,9 @@ import numpy as np
 
 from keras_fm.kernel import checks
 from keras_fm.kernel import sums as summation
+from keras_fm.kernel.access.at_weights import AtWeights
 from keras_fm.kernel.ledger.noisy_statistics import Release, released_as
 from keras_fm.kernel.query import SumQuery, is_replaced
-from keras_fm.kernel.reads.at_weights import AtWeights
 from keras_fm.kernel.sums import by_unit, inside
 
 CURVATURES = ("majorized", "diagonal")
@@ -113,7 +113,7 @@ class NetworkExpansionQuery(SumQuery):
         return ((self.num_weights,), (self.num_weights,))
 
     @property
-    def reads(self):
+    def uses(self):
         """Describes in words what a release uses of the records."""
         kind = "diagonal" if self.curvature == "diagonal" else "majorized"
         clipped = "unclipped"

@@ -499,7 +499,7 @@ class ChebyshevCRBM(PretrainedLayer):
         starts = np.asarray(values[:-1]) - slopes * np.asarray(knots[:-1])
         return float(np.abs(starts).max()), float(np.abs(slopes).max())
 
-    def claim_reads(self, settings):
+    def claim_uses(self, settings):
         per_step = settings.noise_per_step
         how = "drawn again at every step" if per_step else "fixed"
         return (

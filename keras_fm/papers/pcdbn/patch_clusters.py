@@ -77,7 +77,7 @@ class PatchClustersQuery(OwnedSumQuery):
         return (self.clip,)
 
     @property
-    def reads(self):
+    def uses(self):
         """Describes in words what a release uses of the records."""
         return (
             f"sums of whitened patches of {self.components} components by "

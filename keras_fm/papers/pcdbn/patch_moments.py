@@ -107,7 +107,7 @@ class PatchMomentQuery(OwnedSumQuery):
         return math.sqrt((c - kappa) * (c + kappa))
 
     @property
-    def reads(self):
+    def uses(self):
         """Describes in words what a release uses of the records."""
         words = (
             f"moments of order {self.order} of patches u = [v; "

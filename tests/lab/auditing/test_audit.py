@@ -329,7 +329,7 @@ def ledger(epsilon=1.0, delta=1e-6, neighbours="replace_one", claimed=False):
                 guarantee="claimed" if claimed else "proven",
                 neighbours=neighbours,
                 mechanism=mechanism,
-                reads="all",
+                uses="all",
                 proof="none",
             )
         ]

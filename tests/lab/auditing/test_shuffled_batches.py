@@ -8,8 +8,8 @@ import pytest
 from scipy import special
 
 import keras_fm as fm
+from keras_fm.kernel.access import sampling
 from keras_fm.kernel.mechanisms import GaussianMechanism, compose_epsilon
-from keras_fm.kernel.reads import sampling
 from keras_fm.lab.auditing.shuffled_batches import (
     last_weights_epsilon,
     shuffled_batches_epsilon,

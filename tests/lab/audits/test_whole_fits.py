@@ -38,8 +38,8 @@ def test_three_releases_of_a_fit_are_one():
     "name, options, place, reaches",
     [
         # The last pair: what the page of results says of owners.
-        ("one read", {"owners": True}, -1, [0.8183]),
-        ("one read of 200 numbers", {"owners": True}, -1, [0.9036]),
+        ("one release", {"owners": True}, -1, [0.8183]),
+        ("one release of 200 numbers", {"owners": True}, -1, [0.9036]),
         # The second follows from noise.
         (
             "AdLM, three releases",

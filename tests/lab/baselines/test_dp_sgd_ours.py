@@ -125,7 +125,7 @@ def spent(stddev, budget=1.0):
         guarantee="proven",
         neighbours="add_remove",
         mechanism=mechanism.config(),
-        reads="A",
+        uses="A",
         proof="docs/proofs/reconstruction.md",
     )
     ledger.charge([entry])

@@ -383,7 +383,7 @@ def entry(noise, **changes):
         "guarantee": "proven",
         "neighbours": "add_remove",
         "mechanism": noise.config(),
-        "reads": "sums",
+        "uses": "sums",
         "proof": "docs/proofs/mechanisms.md",
     }
     return LedgerEntry(**(fields | changes))

@@ -363,7 +363,7 @@ def spent(**changes):
         "guarantee": "proven",
         "neighbours": "add_remove",
         "mechanism": mechanism.config(),
-        "reads": EVIL,
+        "uses": EVIL,
         "proof": "docs/proofs/cross_entropy.md",
         "notes": ("the number of records n is public by declaration",),
     }

@@ -32,7 +32,7 @@ _EAGER = keras.backend.backend() != "jax"
 # step need not be compiled, and least settings.
 TINY = {
     "dpa:health-cardinality": (
-        ("one_read", "fm"),
+        ("one_release", "fm"),
         ("dpah_pure", "dp_sgd", "dpah_published", "sctrbm"),
         {
             "hidden": (4, 4),
@@ -268,7 +268,7 @@ def empty_ledger(claim=None):
                     guarantee="claimed",
                     neighbours="replace_one",
                     mechanism={"claimed_epsilon": claim},
-                    reads="everything",
+                    uses="everything",
                     proof="none",
                 )
             ]

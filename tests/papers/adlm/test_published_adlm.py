@@ -327,7 +327,7 @@ def test_per_step_keeps_the_scales_instead_of_a_draw(kind):
     np.testing.assert_allclose(kept["input_noise"], scales, rtol=1e-6)
     bias = KINDS[kind][3] / 0.5 / BATCH
     np.testing.assert_allclose(kept["bias_noise"], bias, rtol=1e-6)
-    assert "drawn again at every step" in p.ledger.entries[1].reads
+    assert "drawn again at every step" in p.ledger.entries[1].uses
 
 
 def test_training_sees_the_shifted_inputs_and_the_perturbed_loss():
@@ -443,7 +443,7 @@ def test_three_claims_make_the_budget_and_nothing_is_proven(kind, shares):
         )
     assert "lot_size" not in entries[0].mechanism
     assert all(e.mechanism["lot_size"] == BATCH for e in entries[1:])
-    assert "pre-trained on the records" in entries[0].reads
+    assert "pre-trained on the records" in entries[0].uses
 
 
 # Fewer perturbations --------------------
@@ -471,7 +471,7 @@ def test_linear_order_alone_leaves_the_quadratic_noise_zero():
     head = hidden(model.layers[-1])
     assert np.all(head["linear_noise"] != 0)
     assert np.all(head["quadratic_noise"] == 0)
-    assert "on the linear coefficients" in p.ledger.entries[2].reads
+    assert "on the linear coefficients" in p.ledger.entries[2].uses
     model, _, _ = fitted(orders=("quadratic",))
     head = hidden(model.layers[-1])
     assert np.all(head["linear_noise"] == 0)

@@ -198,7 +198,7 @@ def test_claims_make_the_budget_and_nothing_is_proven(noise_on, shares):
     assert p.ledger.claimed_epsilon() == pytest.approx(2.0, rel=1e-12)
     assert p.ledger.epsilon() == np.inf and p.ledger.remaining() == 0
     where = "the codes" if noise_on == "hidden" else "the coefficients of the"
-    assert where in entries[0].reads
+    assert where in entries[0].uses
     report = p.report()
     assert "proven:     (epsilon = inf" in report
     assert "\nwhy:        The codes depend on the encoder's weights" in report

@@ -409,7 +409,7 @@ def test_the_unit_may_be_an_owner():
     (entry,) = private.ledger.entries
     # A hundred of two hundred owners, not of four hundred records.
     assert entry.mechanism["sampling_rate"] == 0.5
-    assert "the mean of at most 3 of its rows" in entry.reads
+    assert "the mean of at most 3 of its rows" in entry.uses
     assert "one owner with all its rows" in private.report()
 
 

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 import keras_fm as fm
+from keras_fm.kernel.access.gathered_rounds import GatheredRounds
 from keras_fm.kernel.mechanisms import NoiseSource
 from keras_fm.kernel.partial_statistics import PartialStatistics
-from keras_fm.kernel.reads.gathered_rounds import GatheredRounds
 from keras_fm.kernel.release import calibrate
 from keras_fm.papers.functional_net.expansion_descent import ExpansionDescent
 
@@ -42,7 +42,7 @@ def by_hand(model, x, y, ledger):
         partial.add(model.factors(x, y))
         return [partial]
 
-    reads = GatheredRounds(
+    paid = GatheredRounds(
         objective,
         gather,
         mechanism=calibrate(
@@ -55,7 +55,7 @@ def by_hand(model, x, y, ledger):
     )
     descent = ExpansionDescent(model)
     for _ in range(model.rounds):
-        descent.learn(reads(model.augmented_weights()))
+        descent.learn(paid(model.augmented_weights()))
     return descent
 
 
@@ -76,9 +76,9 @@ def test_rounds_by_hand_are_those_of_a_fit(untraced):
         np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)
         assert np.abs(one - start).max() > 0.05
     assert model.is_released and not model.published
-    entries = [(e.mechanism, e.reads, e.neighbours) for e in ledger.entries]
+    entries = [(e.mechanism, e.uses, e.neighbours) for e in ledger.entries]
     assert entries == [
-        (e.mechanism, e.reads, e.neighbours) for e in private.ledger.entries
+        (e.mechanism, e.uses, e.neighbours) for e in private.ledger.entries
     ]
     # From here on no record is read.
     model.fit(np.zeros_like(x), y, verbose=0)

@@ -101,10 +101,10 @@ def test_rounds_share_the_budget_and_it_is_spent(data, delta):
     kinds = {entry.mechanism["mechanism"] for entry in entries}
     if delta:
         assert kinds == {"GaussianMechanism"}
-        assert "L2 norm" in entries[0].reads
+        assert "L2 norm" in entries[0].uses
     else:
         assert kinds == {"LaplaceMechanism"}
-        assert "L1 norm" in entries[0].reads
+        assert "L1 norm" in entries[0].uses
     assert all(e.mechanism["sensitivity"] == 1.0 for e in entries)
     # What is trained is released; metrics of the records are gone.
     assert set(history) == {"loss", "val_loss", "val_accuracy"}

@@ -114,7 +114,7 @@ def test_a_release_tells_directions():
     directions = found.directions(np.eye(3)[:2])
     np.testing.assert_allclose(directions[0], [0, 0.6, 0.8], atol=0.02)
     np.testing.assert_allclose(np.linalg.norm(directions, axis=1), 1)
-    assert "each record's scaled back to norm <= 1" in ledger.entries[0].reads
+    assert "each record's scaled back to norm <= 1" in ledger.entries[0].uses
 
 
 @pytest.mark.parametrize("relation", RELATIONS)

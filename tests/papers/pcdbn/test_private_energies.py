@@ -357,9 +357,9 @@ def test_claims_make_the_budget_and_nothing_is_proven(form, shares, lot):
     assert p.ledger.claimed_epsilon() == pytest.approx(2.0, rel=1e-12)
     assert p.ledger.epsilon() == np.inf and p.ledger.remaining() == 0
     assert "proven:     (epsilon = inf" in p.report()
-    again = "drawn again at every step" in entries[0].reads
-    assert again == (form == "code") and "contrastive" in entries[0].reads
-    assert ("quadratic" in entries[2].reads) == (form == "paper")
+    again = "drawn again at every step" in entries[0].uses
+    assert again == (form == "code") and "contrastive" in entries[0].uses
+    assert ("quadratic" in entries[2].uses) == (form == "paper")
 
 
 def test_noise_has_the_claimed_scale_over_the_lot():

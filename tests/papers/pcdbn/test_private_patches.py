@@ -124,7 +124,7 @@ def test_a_release_without_noise_whitens_the_records_patches(strides, flip):
     np.testing.assert_allclose(np.cov(z.T), np.eye(10), atol=0.12)
     entry, *rounds, _ = private.ledger.entries
     assert entry.name == f"{layer.name} (patch moments)"
-    assert "averaged over each record's positions" in entry.reads
+    assert "averaged over each record's positions" in entry.uses
     assert [e.name for e in rounds] == [
         f"{layer.name} (patch clusters, {i})" for i in (1, 2, 3)
     ]

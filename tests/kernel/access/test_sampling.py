@@ -14,6 +14,7 @@ from ledger_entries import entry
 from scipy import optimize, stats
 
 from keras_fm.kernel import mechanisms
+from keras_fm.kernel.access import sampling
 from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.kernel.ledger.ledger import Ledger
 from keras_fm.kernel.mechanisms import (
@@ -22,7 +23,6 @@ from keras_fm.kernel.mechanisms import (
     compose_epsilon,
     gaussian_multiplier,
 )
-from keras_fm.kernel.reads import sampling
 from keras_fm.lab.baselines.dp_sgd_config import DPSGDPlan
 from keras_fm.lab.composition import side_by_side
 
@@ -160,14 +160,14 @@ def test_a_vanishing_probability_needs_room_for_every_record():
 MNIST, USPS = 60000, 5000
 
 
-def reads(n, batch, epochs, multiplier):
+def rounds(n, batch, epochs, multiplier):
     made = plan(n, batch_size=batch, steps=round(epochs * n / batch))
     return made.mechanism(multiplier)
 
 
 # DP-MAC's settings: batch, epochs, noise, then the PCA's noise multiplier
 # (relative to the L2 sensitivity of the second moment under add_remove; the
-# PCA reads every record once).
+# PCA uses every record once).
 GOLDEN = [
     # (records, setting, PCA), PLD, RDP
     ((MNIST, (1000, 30, 1.0), None), 4.32, 4.75),
@@ -185,7 +185,7 @@ GOLDEN = [
 @pytest.mark.parametrize("case, golden, renyi", GOLDEN)
 def test_golden_epsilons(case, golden, renyi):
     n, setting, pca = case
-    parts = [reads(n, *setting)] + ([gaussian(pca)] if pca else [])
+    parts = [rounds(n, *setting)] + ([gaussian(pca)] if pca else [])
     made = compose_epsilon(parts, DELTA, scale=golden)
     assert made == pytest.approx(golden, rel=0.01)
     moments = side_by_side.rdp_epsilon(parts, DELTA)
@@ -196,7 +196,7 @@ def test_golden_epsilons(case, golden, renyi):
 
 def test_golden_epsilon_below_the_grid_it_was_measured_on():
     """0.169 was composed on losses rounded to 1e-3, which is coarse here."""
-    part = reads(MNIST, 1000, 10, 8.0)
+    part = rounds(MNIST, 1000, 10, 8.0)
     accountant = pld.PLDAccountant(value_discretization_interval=1e-3)
     accountant.compose(
         dp_accounting.PoissonSampledDpEvent(
@@ -295,7 +295,7 @@ def test_noise_just_meets_the_budget_of_the_ledger(case):
 
 
 @pytest.mark.parametrize("neighbours", ["add_remove", "replace_one"])
-def test_full_reads_compose_as_gaussians(neighbours):
+def test_full_rounds_compose_as_gaussians(neighbours):
     budget = PrivacyBudget(1.0, DELTA)
     full = plan(sampling="full", batch_size=None, steps=40, epsilon=1.0)
     made = sampling.noise_multiplier(full, budget, neighbours=neighbours)

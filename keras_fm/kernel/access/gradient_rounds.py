@@ -3,19 +3,19 @@
 import numpy as np
 
 from keras_fm.kernel import sums as summation
+from keras_fm.kernel.access import exact_draws
 from keras_fm.kernel.noise_mechanisms import SampledGaussianMechanism
-from keras_fm.kernel.reads import exact_draws
 from keras_fm.kernel.records import Passes
 from keras_fm.kernel.release import as_release, checked_entry
 
 
-class PaidReads:
+class PaidRounds:
     """Rounds that were charged together, counted down."""
 
-    def __init__(self, query, mechanism, ledger, noise, reads):
+    def __init__(self, query, mechanism, ledger, noise, rounds):
         self._query, self._mechanism = query, mechanism
         self._ledger, self._noise = ledger, noise
-        self._reads = self._left = reads
+        self._rounds = self._left = rounds
 
     def __reduce__(self):
         raise TypeError(
@@ -31,7 +31,7 @@ class PaidReads:
     def _check_left(self):
         if not self._left:
             raise RuntimeError(
-                f"All {self._reads} rounds that were charged are used up."
+                f"All {self._rounds} rounds that were charged are used up."
             )
 
     def finish(self, weights):
@@ -77,10 +77,10 @@ class _Kept:
         return self._blocks
 
 
-class GradientReads(PaidReads):
+class GradientRounds(PaidRounds):
     """R rounds of first-order coefficients, charged together.
 
-    The constructor checks the ledger (a refusal reads nothing). Then it checks
+    The constructor checks the ledger (a refusal uses no record). Then it checks
     every record once; if one is invalid, nothing is charged. Then it charges
     all R rounds: a later error leaves them charged. Each call is one round.
     The words of the noise's source decide which records are in a sample,

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 from keras_fm.heads.gradient_query import WeightsRelease
+from keras_fm.kernel.access.gathered_rounds import GatheredRounds
+from keras_fm.kernel.access.gradient_rounds import GradientRounds
 from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.kernel.ledger.ledger import BudgetExceededError, Ledger
 from keras_fm.kernel.mechanisms import (
@@ -12,8 +14,6 @@ from keras_fm.kernel.mechanisms import (
     SampledGaussianMechanism,
 )
 from keras_fm.kernel.partial_statistics import PartialStatistics
-from keras_fm.kernel.reads.gathered_rounds import GatheredRounds
-from keras_fm.kernel.reads.gradient_reads import GradientReads
 from keras_fm.kernel.release import calibrate, release_statistics
 from keras_fm.papers.functional_net.expansion_query import (
     NetworkExpansionRelease,
@@ -126,7 +126,7 @@ def test_sums_at_other_weights_are_not_merged(objective):
             one.merge(PartialStatistics(objective))
 
 
-def test_one_read_of_several_is_not_released_alone():
+def test_one_round_of_several_is_not_released_alone():
     ledger = Ledger(BUDGET, neighbours="add_remove")
     with pytest.raises(ValueError, match="one round of several"):
         release_statistics(
@@ -139,11 +139,11 @@ def test_one_read_of_several_is_not_released_alone():
     assert not ledger.entries
 
 
-# All reads --------------------------------------------------------------------
+# All rounds -------------------------------------------------------------------
 
 
-def test_they_are_the_reads_of_one_process_bit_for_bit():
-    alone = GradientReads(GRADIENT, batches, **arguments())
+def test_they_are_the_rounds_of_one_process_bit_for_bit():
+    alone = GradientRounds(GRADIENT, batches, **arguments())
     together = GatheredRounds(GRADIENT, gather, **arguments())
     weights = ZERO
     for _ in range(3):
@@ -165,33 +165,33 @@ def test_all_are_charged_at_once_after_the_first_gathering():
         seen.append(len(ledger.entries))
         return gather(weights)
 
-    reads = GatheredRounds(GRADIENT, watched, **arguments(ledger=ledger))
+    paid = GatheredRounds(GRADIENT, watched, **arguments(ledger=ledger))
     assert not ledger.entries
     for _ in range(3):
-        reads(ZERO)
+        paid(ZERO)
     assert seen == [0, 1, 1]
     (entry,) = ledger.entries
-    assert entry.mechanism["steps"] == 3 and entry.reads == GRADIENT.reads
+    assert entry.mechanism["steps"] == 3 and entry.uses == GRADIENT.uses
     with pytest.raises(RuntimeError, match="All 3 rounds"):
-        reads(ZERO)
+        paid(ZERO)
     assert len(seen) == 3
 
 
 def test_rounds_of_an_expansion_have_an_entry_each():
     passed = arguments(EXPANSION, rounds=2)
-    reads = GatheredRounds(EXPANSION, about, **passed)
-    made = reads(POINT)
+    paid = GatheredRounds(EXPANSION, about, **passed)
+    made = paid(POINT)
     assert type(made) is NetworkExpansionRelease
     names = [entry.name for entry in passed["ledger"].entries]
     assert names == ["head (round 1 of 2)", "head (round 2 of 2)"]
     # All of the budget.
     with pytest.raises(BudgetExceededError):
         GatheredRounds(EXPANSION, about, **passed)
-    other = reads(POINT)
+    other = paid(POINT)
     # The same sums under new noise.
     assert (made.vector() != other.vector()).all()
     with pytest.raises(RuntimeError, match="All 2 rounds"):
-        reads(POINT)
+        paid(POINT)
 
 
 def test_a_failure_before_the_first_noise_charges_nothing():
@@ -203,17 +203,17 @@ def test_a_failure_before_the_first_noise_charges_nothing():
         lambda weights: [share(weights, [(np.full((1, 4), np.nan), [0])])],
     ]
     current = []
-    reads = GatheredRounds(
+    paid = GatheredRounds(
         GRADIENT, lambda w: current[0](w), **arguments(ledger=ledger)
     )
     for current[:] in [[one] for one in shares]:
         with pytest.raises(ValueError):
-            reads(ZERO)
+            paid(ZERO)
     assert not ledger.entries
-    # Nothing was released, so all reads are left.
+    # Nothing was released, so all rounds are left.
     current[:] = [gather]
     for _ in range(3):
-        reads(ZERO)
+        paid(ZERO)
     assert len(ledger.entries) == 1
 
 
@@ -271,7 +271,7 @@ def test_a_share_that_is_sent_twice_charges_nothing():
         return [*found, found[0]]
 
     given = arguments()
-    reads = GatheredRounds(GRADIENT, twice, **given)
+    paid = GatheredRounds(GRADIENT, twice, **given)
     with pytest.raises(ValueError, match="would count twice"):
-        reads(ZERO)
+        paid(ZERO)
     assert not given["ledger"].entries

@@ -12,11 +12,11 @@ import numpy as np
 from keras_fm.heads import gradient_query
 from keras_fm.heads.rounds import Rounds
 from keras_fm.kernel import noise_mechanisms
+from keras_fm.kernel.access.gradient_rounds import GradientRounds
 from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.kernel.mechanisms import NoiseSource
 from keras_fm.kernel.planning import sampled_noise
-from keras_fm.kernel.reads.gradient_reads import GradientReads
-from keras_fm.lab.audits import whole_reads
+from keras_fm.lab.audits import whole_rounds
 
 LANES = 512
 PERTURB = noise_mechanisms.Mechanism.perturb
@@ -38,7 +38,7 @@ def halved_noise():
 
 
 @contextlib.contextmanager
-def same_noise_in_every_read():
+def same_noise_in_every_round():
     drawn = {}
 
     def perturb(self, exact, source, **kwargs):
@@ -63,12 +63,12 @@ def no_clipping():
 
 
 def _told(**change):
-    """The accountant calibrates for other reads than there are."""
+    """The accountant calibrates for other rounds than there are."""
 
     @contextlib.contextmanager
     def fault():
-        def multiplier(reads, budget, **kwargs):
-            rate, steps = reads
+        def multiplier(rounds, budget, **kwargs):
+            rate, steps = rounds
             return MULTIPLIER(
                 (change.get("rate", rate), change.get("steps", steps)),
                 budget,
@@ -78,7 +78,7 @@ def _told(**change):
         with mock.patch.object(sampled_noise, "noise_multiplier", multiplier):
             # The ledger is told what the accountant was.
             with mock.patch.multiple(
-                whole_reads.Ledger,
+                whole_rounds.Ledger,
                 check=lambda self, entries: None,
                 charge=lambda self, entries: None,
             ):
@@ -92,12 +92,12 @@ FULL = Rounds(rounds=10, **_PLAIN)
 SAMPLED = Rounds(rounds=10, batch_size=LANES // 2, **_PLAIN)
 # Gradients below the clip, which change from read to read.
 LOOSE = Rounds(rounds=4, clip=1.0, **_PLAIN)
-# Name: the fault, the reads, the attack.
+# Name: the fault, the rounds, the attack.
 FAULTS = {
     "noise halved": (halved_noise, FULL, "likelihood"),
     "clip forgotten": (no_clipping, FULL, "likelihood"),
-    "one noise for all reads": (
-        same_noise_in_every_read,
+    "one noise for all rounds": (
+        same_noise_in_every_round,
         LOOSE,
         "repeated",
     ),
@@ -113,8 +113,8 @@ BUDGET = PrivacyBudget(1.0, 1e-2)
 
 def bound(rounds, attack, seed, runs=8192):
     """Lower bound of one audit; `BUDGET` is what is claimed."""
-    return whole_reads.audit_reads(
-        GradientReads,
+    return whole_rounds.audit_rounds(
+        GradientRounds,
         rounds,
         BUDGET,
         neighbours="add_remove",
@@ -126,7 +126,7 @@ def bound(rounds, attack, seed, runs=8192):
 
 
 def with_fault(name, seed, runs=8192):
-    """`bound` of reads with one of `FAULTS`."""
+    """`bound` of rounds with one of `FAULTS`."""
     fault, rounds, attack = FAULTS[name]
     with fault():
         return bound(rounds, attack, seed, runs)

@@ -1,20 +1,20 @@
-"""All reads as one release: near epsilon, never above, and faults caught.
+"""All rounds as one release: near epsilon, never above, and faults caught.
 
 Seeds are fixed; with confidence 99% a bound passes epsilon in at most 1% of
 audits with fresh ones. `python benchmarks/white_box.py --part=faults` has
-the power: 20 seeds for each fault, and for reads without one.
+the power: 20 seeds for each fault, and for rounds without one.
 """
 
-import broken_reads
+import broken_rounds
 import numpy as np
 import pytest
 
 from keras_fm.heads.rounds import Rounds
+from keras_fm.kernel.access.gradient_rounds import GradientRounds
 from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.kernel.mechanisms import NoiseSource
-from keras_fm.kernel.reads.gradient_reads import GradientReads
 from keras_fm.lab.auditing.white_box import bound_of_ratios, sampled_ratio
-from keras_fm.lab.audits.whole_reads import audit_reads
+from keras_fm.lab.audits.whole_rounds import audit_rounds
 
 pytestmark = [pytest.mark.once, pytest.mark.full]
 
@@ -22,8 +22,8 @@ SEEDS = range(3)
 
 
 def audited(neighbours="add_remove", runs=8192, **kwargs):
-    return audit_reads(
-        GradientReads,
+    return audit_rounds(
+        GradientRounds,
         Rounds(rounds=4, loss="cross_entropy", whitening=0),
         PrivacyBudget(2.0, 1e-2),
         neighbours=neighbours,
@@ -34,7 +34,7 @@ def audited(neighbours="add_remove", runs=8192, **kwargs):
 
 
 @pytest.mark.parametrize("neighbours", ["add_remove", "replace_one"])
-def test_all_reads_together_come_near_epsilon(neighbours):
+def test_all_rounds_together_come_near_epsilon(neighbours):
     found = audited(neighbours, runs=30_000)
     assert found.epsilon == pytest.approx(2.0, rel=1e-3)
     assert 0.7 < found.share <= 1
@@ -49,20 +49,20 @@ def test_an_owner_counts_as_one(neighbours):
     assert 0.999 < found.reach <= 1 + 1e-9
 
 
-@pytest.mark.parametrize("name", broken_reads.FAULTS)
+@pytest.mark.parametrize("name", broken_rounds.FAULTS)
 def test_a_fault_is_caught(name):
-    found = [broken_reads.with_fault(name, seed) for seed in SEEDS]
-    assert min(found) > broken_reads.BUDGET.epsilon
+    found = [broken_rounds.with_fault(name, seed) for seed in SEEDS]
+    assert min(found) > broken_rounds.BUDGET.epsilon
 
 
 @pytest.mark.parametrize(
     "rounds, attack",
     sorted({(str(r), a): (r, a) for _, r, a in
-            broken_reads.FAULTS.values()}.values(), key=str),
+            broken_rounds.FAULTS.values()}.values(), key=str),
 )  # fmt: skip
-def test_reads_without_a_fault_are_not(rounds, attack):
-    found = [broken_reads.bound(rounds, attack, seed) for seed in SEEDS]
-    assert max(found) <= broken_reads.BUDGET.epsilon
+def test_rounds_without_a_fault_are_not(rounds, attack):
+    found = [broken_rounds.bound(rounds, attack, seed) for seed in SEEDS]
+    assert max(found) <= broken_rounds.BUDGET.epsilon
     if attack == "likelihood":
         assert min(found) > 0.5
 

@@ -8,7 +8,7 @@ import pytest
 from keras_fm.core.second_moment import SecondMomentQuery
 from keras_fm.evaluation.parts_by_hash import part_by_hash
 from keras_fm.kernel import records
-from keras_fm.kernel.reads import columns
+from keras_fm.kernel.access import columns
 from keras_fm.training import read_records
 
 X = np.arange(12.0).reshape(6, 2)

@@ -1,15 +1,15 @@
-"""All reads of `Rounds` as one release, told from their neighbour's.
+"""All rounds of `Rounds` as one release, told from their neighbour's.
 
 The records of a fit are canaries with one feature each: record j is row j of
-the identity, so what it adds to a read, and the weights that this leads to,
+the identity, so what it adds in a round, and the weights that this leads to,
 stay in row j. Row by row that is the game of many runs with a coin each
 (docs/proofs/audit.md), played as often as there are features by one fit of
-`GradientReads`: its sampler, sums, clipping, charge and noise. Absent
+`GradientRounds`: its sampler, sums, clipping, charge and noise. Absent
 canaries leave a record of zeros, so n is the same for all coins.
 
-The adversary sees every noisy sum and knows the weights before each read;
-all else about a read is then known but for its noise (and its sample), so
-the sum of the log-likelihood ratios of the reads is the best test of the
+The adversary sees every noisy sum and knows the weights before each round;
+all else about a round is then known but for its noise (and its sample), so
+the sum of the log-likelihood ratios of the rounds is the best test of the
 whole. That the rows of a fit are independent is what its noise promises:
 noise that is used twice has the attack `"repeated"`.
 """
@@ -24,14 +24,14 @@ from keras_fm.kernel.planning import sampled_noise
 from keras_fm.lab.auditing.objective import ObjectiveAudit
 from keras_fm.lab.auditing.white_box import sampled_ratio
 
-# What a score is of: all reads' ratios, or whether reads have noise in common.
+# A score has the ratios of all rounds, or whether rounds share noise.
 ATTACKS = ("likelihood", "repeated")
 # Canaries of a fit: their rows fit into a processor's cache.
 _LANES = 512
 
 
-def audit_reads(
-    open_reads,
+def audit_rounds(
+    open_rounds,
     rounds,
     budget,
     *,
@@ -42,11 +42,11 @@ def audit_reads(
     lanes=_LANES,
     attack="likelihood",
 ):
-    """Lower bound on the epsilon of all reads together.
+    """Lower bound on the epsilon of all rounds together.
 
     Args:
-        open_reads: the `GradientReads` that are audited
-            (`keras_fm.kernel.reads.gradient_reads`).
+        open_rounds: the `GradientRounds` that are audited
+            (`keras_fm.kernel.access.gradient_rounds`).
         rounds: a `Rounds` without whitening, of a loss of one output, such as
             `loss="cross_entropy"`. `batch_size` is out of `lanes` records.
         budget: the `PrivacyBudget` that they spend, with delta > 0.
@@ -58,12 +58,12 @@ def audit_reads(
         lanes: int, canaries of one fit.
         attack: `"likelihood"`, the best test of independent noise; or
             `"repeated"`: which of the two data sets leaves less between one
-            read and the next. It sees noise that is used twice where what a
-            canary adds differs between reads: at a clip above its gradient.
+            round and the next. It sees noise that is used twice where what a
+            canary adds differs between rounds: at a clip above its gradient.
 
     Returns:
         An `ObjectiveAudit`: `epsilon` is what the ledger of a fit composes,
-        `reach` what a canary adds to a read over the clip (or what replaces
+        `reach` what a canary adds in a round over the clip (or what replaces
         it over twice that), on average.
     """
     checks.one_of("attack", attack, ATTACKS)
@@ -88,7 +88,7 @@ def audit_reads(
         ledger = Ledger(budget, neighbours=neighbours)
         game = _Game(objective, mechanism, noise, records_of_owner)
         rounds.descend(
-            game.play(open_reads, ledger),
+            game.play(open_rounds, ledger),
             np.zeros((lanes, 1)),
             rate * lanes,
             mechanism.stddev,
@@ -102,7 +102,7 @@ def audit_reads(
 
 
 class _Game:
-    """One fit, and what its reads say of every canary."""
+    """One fit, and what its rounds tell of every canary."""
 
     def __init__(self, objective, mechanism, noise, records_of_owner):
         self._objective, self._mechanism = objective, mechanism
@@ -113,8 +113,8 @@ class _Game:
         self._last = None
         self.reached = 0.0
 
-    def play(self, open_reads, ledger):
-        """The reads of this fit, as `Rounds.descend` calls them."""
+    def play(self, open_rounds, ledger):
+        """The rounds of this fit, as `Rounds.descend` calls them."""
         features, owners = self._records()
         # Absent: zeros. Replaced: the same features with the other label.
         replaces = ledger.neighbours.replaces
@@ -124,7 +124,7 @@ class _Game:
             labels, given = shown, features
         else:
             given = features * shown[:, None]
-        reads = open_reads(
+        paid = open_rounds(
             self._objective,
             lambda: [(given, labels, *owners)],
             mechanism=self._mechanism,
@@ -134,8 +134,8 @@ class _Game:
             keep=True,
         )
 
-        def read(weights):
-            noisy = reads(weights)
+        def one_round(weights):
+            noisy = paid(weights)
             with_it = self._added(features, labels * 0 + 1, owners, weights)
             without = 0.0
             if replaces:
@@ -143,7 +143,7 @@ class _Game:
             self._compare(noisy[:, 0], with_it, without)
             return noisy
 
-        return read
+        return one_round
 
     def _records(self):
         lanes = self._objective.num_features

@@ -25,12 +25,12 @@ send(partial.to_bytes())
 
 from keras_fm.kernel import checks
 from keras_fm.kernel import release as release_lib
+from keras_fm.kernel.access.gradient_rounds import PaidRounds
 from keras_fm.kernel.noise_mechanisms import SampledGaussianMechanism
 from keras_fm.kernel.partial_statistics import PartialStatistics
-from keras_fm.kernel.reads.gradient_reads import PaidReads
 
 
-class GatheredRounds(PaidReads):
+class GatheredRounds(PaidRounds):
     """R rounds whose sums are formed elsewhere and charged together.
 
     The constructor checks the ledger; a refusal uses no record. The first
@@ -39,7 +39,7 @@ class GatheredRounds(PaidReads):
     rounds charged. Each call is one round.
 
     Before the noise, the result equals bit for bit that of
-    `gradient_reads.GradientReads` in one process on the same batches, if it
+    `gradient_rounds.GradientRounds` in one process on the same batches, if it
     does not `keep` them.
 
     Args:

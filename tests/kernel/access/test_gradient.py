@@ -299,6 +299,6 @@ def test_partitions_in_units_of_their_thresholds():
     for relation, other in (("add_remove", 0), ("replace_one", -one)):
         made = objective.sensitivity("l2", neighbours=relation)
         assert made == pytest.approx(np.linalg.norm(one - other))
-    assert "0.1, 1, 2, 0.001, 9" in objective.reads
+    assert "0.1, 1, 2, 0.001, 9" in objective.uses
     with pytest.raises(ValueError, match='"l2" sensitivity only'):
         objective.sensitivity("l1", neighbours="add_remove")

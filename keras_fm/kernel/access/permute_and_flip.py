@@ -6,8 +6,8 @@ from fractions import Fraction
 import numpy as np
 
 from keras_fm.kernel import discrete_noise
+from keras_fm.kernel.access import exact_draws
 from keras_fm.kernel.noise_mechanisms import PureMechanism
-from keras_fm.kernel.reads import exact_draws
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ import math
 import numpy as np
 
 from keras_fm.kernel import sums
-from keras_fm.kernel.reads import columns
+from keras_fm.kernel.access import columns
 
 # Records that wait for a batch, for each of its rows. Rows are queues; with
 # this many, one in fifty is idle.

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keras_fm.kernel.reads import fixed_rows
-from keras_fm.kernel.reads.fixed_rows import _WAITING, placed
+from keras_fm.kernel.access import fixed_rows
+from keras_fm.kernel.access.fixed_rows import _WAITING, placed
 
 SIZE = 8
 
