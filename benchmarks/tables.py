@@ -181,13 +181,13 @@ def whitened_fit(task):
     """The same with a tenth of the budget for what whitens the rounds."""
     import keras
 
-    from keras_fm.lab.compare.methods import whitened_dp_sgd
+    from keras_fm.lab.compare.methods import WhitenedDPSGD
 
     def head(inputs):
         layer = keras.layers.Dense(task.classes, kernel_initializer="zeros")
         return keras.Sequential([keras.Input(inputs), layer])
 
-    return whitened_dp_sgd(head, task.epsilon, DELTA)
+    return WhitenedDPSGD(head, task.epsilon, DELTA)
 
 
 def dp_sgd(task, fit, **settings):

@@ -392,7 +392,7 @@ def _dp_sgd(
 
 
 def _dp_sgd_whitened(task, seed, epsilon):
-    return whitened_dp_sgd(
+    return WhitenedDPSGD(
         functools.partial(_head, task, seed),
         epsilon,
         task.spec.delta,
@@ -400,20 +400,47 @@ def _dp_sgd_whitened(task, seed, epsilon):
     )
 
 
-def whitened_dp_sgd(head, epsilon, delta, neighbours="add_remove"):
+@dataclasses.dataclass(frozen=True)
+class WhitenedDPSGD:
     """tensorflow-privacy's DP-SGD of an output layer on features that a
     second moment whitens, released for a tenth of the budget.
+
+    `rival.tune` takes it: all trials of a choice share the whitening of
+    `prepare`, and a call whitens anew.
 
     Args:
         head: function from the shape of a row of features to a Keras model.
         epsilon, delta, neighbours: of both together.
-
-    Returns:
-        a function that `rival.tune` takes.
     """
 
-    def fit(settings, x, y):
-        ledger = Ledger(PrivacyBudget(epsilon, delta), neighbours=neighbours)
+    head: collections.abc.Callable
+    epsilon: float
+    delta: float
+    neighbours: str = "add_remove"
+
+    def __call__(self, settings, x, y):
+        white, ledger = self._whiten(x)
+        made = self._train(settings, _seen(white, x), y, ledger)
+        return _Behind(white, made)
+
+    def prepare(self, x):
+        """A function that whitens features, and one that trains on these;
+        every training is charged for the whitening, too."""
+        white, whitened = self._whiten(x)
+
+        def fit(settings, x, y):
+            ledger = self._ledger()
+            ledger.charge(whitened.entries)
+            return self._train(settings, x, y, ledger)
+
+        return functools.partial(_seen, white), fit
+
+    def _ledger(self):
+        budget = PrivacyBudget(self.epsilon, self.delta)
+        return Ledger(budget, neighbours=self.neighbours)
+
+    def _whiten(self, x):
+        ledger = self._ledger()
         white = keras.Sequential(
             [keras.Input(x.shape[1:]), *_whitening(x.shape[1])]
         )
@@ -426,14 +453,12 @@ def whitened_dp_sgd(head, epsilon, delta, neighbours="add_remove"):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
             white.fit(*few, callbacks=[released], verbose=0)
-        made = baselines.DPSGDClassifier(
-            head(white.output_shape[1:]),
-            baselines.DPSGDConfig(form="fast_clipping", **settings),
-            ledger,
-        )
-        return _Behind(white, made.fit(_seen(white, x), y))
+        return white, ledger
 
-    return fit
+    def _train(self, settings, x, y, ledger):
+        config = baselines.DPSGDConfig(form="fast_clipping", **settings)
+        head = self.head(x.shape[1:])
+        return baselines.DPSGDClassifier(head, config, ledger).fit(x, y)
 
 
 def _seen(model, x):

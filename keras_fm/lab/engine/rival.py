@@ -75,7 +75,10 @@ def tune(fit, x, y, *, optimizer="sgd", batch_size=None, choices=()):
     """Settings chosen on the last fifth of the training records.
 
     Args:
-        fit: function of settings, records and labels to a fitted rival.
+        fit: function of settings, records and labels to a fitted rival. If
+            it has a method `prepare`, that is called once, with the records
+            that are trained on: it returns a function of records to what the
+            rivals see, and the `fit` for this.
         x, y: the training records and labels.
         optimizer: `"sgd"` or `"adam"`.
         batch_size: expected batch, at most a fourth of the records; `None`
@@ -86,10 +89,14 @@ def tune(fit, x, y, *, optimizer="sgd", batch_size=None, choices=()):
         settings by number of steps, the best ones first.
     """
     cut = len(x) * 4 // 5
+    seen, held_out = x[:cut], x[cut:]
+    if prepare := getattr(fit, "prepare", None):
+        see, fit = prepare(seen)
+        seen, held_out = see(seen), see(held_out)
 
     def accuracy(settings):
-        rival = fit(settings, x[:cut], y[:cut])
-        return rival.evaluate(x[cut:], y[cut:])["accuracy"]
+        rival = fit(settings, seen, y[:cut])
+        return rival.evaluate(held_out, y[cut:])["accuracy"]
 
     def of(rate, steps):
         return config(len(x), rate, steps, optimizer, batch_size)

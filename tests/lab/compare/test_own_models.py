@@ -14,7 +14,9 @@ from keras_fm.estimators import table_schema
 from keras_fm.lab import cli
 from keras_fm.lab import compare as experiments
 from keras_fm.lab.compare import own, records, runs, table_file
+from keras_fm.lab.compare.methods import WhitenedDPSGD
 from keras_fm.lab.compare.task import Task
+from keras_fm.lab.engine import rival
 from keras_fm.lab.engine.training import Training
 
 pytestmark = [
@@ -339,13 +341,47 @@ def test_whitening_is_released_for_a_tenth_of_the_budget():
     task = Task(spec, x, y, x, y, x, x, 2)
     pytest.importorskip("tf_keras")
     fit = experiments.METHODS["dp_sgd_whitened"].train(task, 0, 2.0)
-    rival = fit(FEW[0], x, y)
-    whitening, steps = rival.ledger.entries
-    assert 1.98 < rival.ledger.epsilon() <= 2
+    made = fit(FEW[0], x, y)
+    whitening, steps = made.ledger.entries
+    assert 1.98 < made.ledger.epsilon() <= 2
     assert "second moment" in whitening.name and steps.name == "DP-SGD"
     rounds = experiments.METHODS["rounds"]
     ours = rounds.train(task, 0, Training(epsilon=2.0)).ledger.entries[0]
     assert ours.mechanism["noise_multiplier"] == pytest.approx(
         whitening.mechanism["noise_multiplier"], rel=1e-3
     )
-    assert rival.predict(x).shape == (len(x), 2)
+    assert made.predict(x).shape == (len(x), 2)
+
+
+def test_trials_of_a_choice_share_one_whitening(monkeypatch):
+    """Each has the budget that the reported run has, and no more."""
+    pytest.importorskip("tf_keras")
+    x, y = data()
+    x = x / np.linalg.norm(x, axis=1, keepdims=True)
+    whitened, trials = [], []
+
+    def head(shape):
+        return keras.Sequential([keras.Input(shape), keras.layers.Dense(2)])
+
+    class Watched(WhitenedDPSGD):
+        def _whiten(self, x):
+            whitened.append(len(x))
+            return super()._whiten(x)
+
+        def _train(self, *args):
+            trials.append(super()._train(*args))
+            return trials[-1]
+
+    fit = Watched(head, 2.0, 1e-5)
+    choices = [{**FEW[0], "learning_rate": rate} for rate in (0.5, 1.0)]
+    rival.tune(fit, x, y, choices=choices)
+    assert whitened == [len(x) * 4 // 5] and len(trials) == 2
+    assert trials[0].ledger is not trials[1].ledger
+    fit(choices[0], x, y)
+    assert whitened[1:] == [len(x)]
+    for trial in trials:
+        assert ["second moment" in e.name for e in trial.ledger.entries] == [
+            True,
+            False,
+        ]
+        assert 1.98 < trial.ledger.epsilon() <= 2
