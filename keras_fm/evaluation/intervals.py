@@ -166,7 +166,7 @@ def share(law, right, wrong, *, records=0, level=0.95, of="records"):
     total = records or right + wrong
     value = min(max(right / total, 0.0), 1.0) if total > 0 else math.nan
     low, high = _ends(_test(law, right, wrong, records, level, of), value)
-    return Interval(value, low, high, level, of)
+    return Interval(*map(float, (value, low, high)), level, of)
 
 
 def _test(law, right, wrong, records, level, of):
@@ -333,4 +333,5 @@ def absolute_sum(law, right, wrong, confidence, *, records=0, level=0.95):
     value = min(noisy / total, 1.0) if total > 0 else math.nan
     low = max(0.0, noisy - down) / most if most > 0 else 0.0
     high = min(1.0, (noisy + up) / least) if least > 0 else 1.0
-    return Interval(value, min(low, 1.0), high, level, "records")
+    found = (float(v) for v in (value, min(low, 1.0), high))
+    return Interval(*found, level, "records")

@@ -196,7 +196,7 @@ class GradientQuery(SumQuery):
 
     def rounding_error(self, norm):
         """Largest distance of the computed sum from the exact one, see
-        `summation.error_bound`."""
+        `keras_fm.kernel.sums.error_bound`."""
         return summation.error_bound(self.clip, grouped=self.grouped)
 
     # One round -----------------------------------------------------------
@@ -296,9 +296,9 @@ class GradientQuery(SumQuery):
     def total(self, h, targets, weights, counts=None, lengths=None):
         """G(W) of a batch from `check_records`, `(m, M)`.
 
-        Without owners the sum is exact for up to
-        `coefficient_grid.EXACT_ROWS` records: it depends on the set of
-        records, not on their order.
+        Without owners the sum is exact for up to `EXACT_ROWS` records of
+        `keras_fm.heads.coefficient_grid`: it depends on the set of records,
+        not on their order.
 
         Args:
             h, targets: `(n, m)` and `(n, M)`. Instead of h, an object with

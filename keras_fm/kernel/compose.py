@@ -146,8 +146,8 @@ def _one_reach(mechanism):
 
 def _reach(mechanism):
     """How far the losses of all runs reach. Many runs are like one Gaussian,
-    by the central limit theorem (see `sampling.noise_multiplier`), but reach
-    no further than their sum."""
+    by the central limit theorem (see `sampled_noise.noise_multiplier`). But
+    they reach no further than their sum."""
     one, steps = _one_reach(mechanism), _runs(mechanism)
     if steps == 1:
         return one

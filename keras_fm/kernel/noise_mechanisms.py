@@ -66,8 +66,8 @@ class Mechanism(abc.ABC):
 
     Variances are those of the continuous law. The noise that is drawn is
     larger. The lattice adds at most 2^-13 of the standard deviation. A bound
-    on the error of sums (`summation.error_bound`) adds twice that bound over
-    the sensitivity, about 2^-11.7 for sums of up to 2^30 records.
+    on the error of sums (`keras_fm.kernel.sums.error_bound`) adds twice that
+    bound over the sensitivity, about 2^-11.7 for sums of up to 2^30 records.
 
     Attributes:
         sensitivity: float > 0, the largest distance (in `norm`) between the
@@ -117,7 +117,7 @@ class Mechanism(abc.ABC):
                 it, so the privacy does not change.
 
         Returns:
-            A `lattice_noise.LatticeRelease`.
+            A `keras_fm.kernel.lattice_noise.LatticeRelease`.
 
         Raises:
             ValueError: if 64-bit integers cannot hold such noise.

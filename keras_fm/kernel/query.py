@@ -80,7 +80,7 @@ class SumQuery(abc.ABC):
 
     def rounding_error(self, norm):
         """How far the computed vector may be from the exact one, see
-        `summation.error_bound`."""
+        `keras_fm.kernel.sums.error_bound`."""
         return summation.error_bound(
             self.sensitivity(norm, neighbours="add_remove"),
             grouped=self.grouped,
@@ -169,7 +169,7 @@ class OwnedSumQuery(SumQuery):
 
     def rounding_error(self, norm):
         """How far the computed vector may be from the exact one, see
-        `summation.error_bound`."""
+        `keras_fm.kernel.sums.error_bound`."""
         return summation.error_bound(
             self._record(norm, replace=False),
             reach=self.reach,
@@ -500,7 +500,7 @@ class QuadraticQuery(OwnedSumQuery):
                 in one batch, next to each other.
             clip: whether rows outside the bound are scaled back.
             exact: whether features and targets are cut to a grid
-                (`summation.on_grid`), on which sums over up to `exact_rows`
+                (`sums.on_grid`), on which sums over up to `exact_rows`
                 records have no rounding.
 
         Raises:

@@ -38,9 +38,9 @@ class GatheredRounds(PaidRounds):
     record in the first round charges nothing. A later error leaves all
     rounds charged. Each call is one round.
 
-    Before the noise, the result equals bit for bit that of
-    `gradient_rounds.GradientRounds` in one process on the same batches, if it
-    does not `keep` them.
+    Before the noise, the result equals bit for bit that of one process on the
+    same batches, by `keras_fm.kernel.access.gradient_rounds.GradientRounds`
+    without `keep`.
 
     Args:
         query: a `GradientQuery` or a `NetworkExpansionQuery`.
@@ -55,7 +55,7 @@ class GatheredRounds(PaidRounds):
             `calibrate(..., share=1 / R)`.
         rounds: int R >= 1; for a `GradientQuery` the mechanism's steps.
         clip: whether records outside their bound were scaled back.
-        ledger, name, noise, notes: see `release.release`.
+        ledger, name, noise, notes: see `keras_fm.kernel.release.release`.
 
     Raises:
         BudgetExceededError: before any record is used.
@@ -66,7 +66,7 @@ class GatheredRounds(PaidRounds):
 
     >>> gathered = GatheredRounds(
     ...     query, ask, mechanism=mechanism, ledger=ledger, name="head",
-    ...     noise=keras_fm.kernel.mechanisms.NoiseSource(),
+    ...     noise=keras_fm.mechanisms.NoiseSource(),
     ... )
     >>> noisy = gathered(np.zeros(query.shapes[0]))  # one round, by all
     """

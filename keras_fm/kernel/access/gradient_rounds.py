@@ -98,7 +98,7 @@ class GradientRounds(PaidRounds):
         mechanism: a `SampledGaussianMechanism` whose `steps` is R. At a
             `sampling_rate` below 1 each record joins each round by itself
             with that probability (a Poisson sample of any size).
-        ledger, name, noise, clip, notes: see `release.release`.
+        ledger, name, noise, clip, notes: see `keras_fm.kernel.release.release`.
 
     With owners, a unit that joins a sample is an owner with all its records.
 

@@ -40,8 +40,10 @@ def gradient_losses(model, x, labels):
     Example:
 
     ```python
+    from keras_fm.auditing.canaries import swap_scores
+
     losses = gradient_losses(model, planted.canary_x[:, 0], planted.canary_y)
-    scores = keras_fm.lab.auditing.swap_scores(losses)
+    scores = swap_scores(losses)
     ```
 
     Source: Nasr, Shokri and Houmansadr, "Comprehensive privacy analysis of
