@@ -82,9 +82,9 @@ def _of_owner(key, batch):
     kind = np.asarray(key).dtype.kind
     if kind not in "biuU" or np.ndim(key):
         raise ValueError(
-            "The key of a batch of a grouped query must be its owner: a whole "
-            "number or text. If owners share an id, or have several, one "
-            "person's influence is not bounded. Received: "
+            "With owners, the key of a batch must be its owner's id: a whole "
+            "number or text. Give each person exactly one id, or that "
+            "person's influence is not limited. Received: a key of type "
             f"{type(key).__name__}"
         )
     return key if kind == "U" else str(int(key)), batch
@@ -99,8 +99,8 @@ def _once(key, batches):
         ):
             raise ValueError(
                 "Two different batches have the same key. Give every batch a "
-                "key of its own; for a grouped query, all records of an "
-                "owner in one batch."
+                "key of its own. For a grouped query, put all records of an "
+                "owner into one batch."
             )
     return key, first
 

@@ -160,10 +160,10 @@ def _verified(product, check, checked):
     whole = whole.astype(np.int64)
     if not np.array_equal(whole @ check, checked):
         raise RuntimeError(
-            "The device's matrix product is not the sum of its products: a "
-            "random check in integers found a difference. Nothing was released "
-            "of it. Run on the processor, and report the device and the "
-            "versions of its libraries."
+            "The device computed a wrong matrix product: a random check in "
+            "integers found a difference. Nothing was released. Run on the "
+            "processor instead, and report the device and its library "
+            "versions."
         )
     return whole
 

@@ -24,9 +24,9 @@ def noted(plan, model):
         return plan
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return (
-        f"{plan}\n  note: frozen with the random weights they began with: "
+        f"{plan}\n  note: frozen with their random initial weights: "
         f"{', '.join(names[:_NAMED])}{more}. Load pretrained weights, unless "
-        "random features are what you want"
+        "you want random features"
     )
 
 

@@ -60,8 +60,8 @@ def _check_one_ledger(callbacks, private):
     count = sum(hasattr(c, "makes_private") for c in callbacks)
     if count > 1:
         raise ValueError(
-            "`callbacks` must hold one PrivateModel, whose ledger counts "
-            f"all that a fit reads. Received: {count} of them"
+            "`callbacks` must hold one PrivateModel, because one ledger must "
+            f"count the whole fit. Received: {count} of them"
         )
     if private in callbacks and any(
         isinstance(c, keras.callbacks.BackupAndRestore)
@@ -113,9 +113,10 @@ def check_shown(given, model):
     if given.get("validation_split"):
         raise ValueError(
             "`validation_split` would validate on records of the release. "
-            "Split them first: one part for `PrivateModel(data=...)`, one for "
-            "`fit(validation_data=...)`. Received: validation_split="
-            f"{given['validation_split']}"
+            "Split the records first: give one part to "
+            "`PrivateModel(data=...)` and the other to "
+            "`fit(validation_data=...)`. Received: "
+            f"validation_split={given['validation_split']}"
         )
     shown = given.get("validation_data")
     check_held_out(shown, records_of(given), model, "x of this fit")
@@ -169,9 +170,9 @@ def check_held_out(validation_data, data, model=None, name="`data`"):
     reason = private_because(validation_data, data, model, name)
     if reason is not None:
         raise ValueError(
-            f"`validation_data` holds private records: {reason}. No statement "
-            "would cover metrics on them. Pass held-out or public records, or "
-            "evaluate under the same ledger after `fit`: "
+            f"`validation_data` holds private records: {reason}. No privacy "
+            "statement would cover metrics on them. Pass held-out or public "
+            "records. Or evaluate after `fit`, under the same ledger: "
             "`keras_fm.evaluation.private_evaluate(model, data, "
             "ledger=private.ledger, share=...)`."
         )
@@ -309,12 +310,11 @@ def _check_steps(given, private):
         enough = found >= taken * epochs or found % taken == 0
     if not enough:
         raise ValueError(
-            "With `n_public=False` the number of steps must not depend on "
-            "the data, but a fit stops where x ends. Give `fit` a data set "
+            "With `n_public=False` the number of steps must not depend on the "
+            "data, but a fit stops where x ends. Give `fit` a data set "
             "without end, `dataset.repeat()`, or arrays of at least "
-            "`steps_per_epoch * epochs` batches. Steps see zeros in their "
-            "place; records are read from `data`. Received: x of type "
-            f"{type(x).__name__}"
+            "`steps_per_epoch * epochs` batches. Records come from `data` "
+            f"alone; steps use zeros. Received: x of type {type(x).__name__}"
         )
 
 

@@ -108,9 +108,9 @@ def predicted(call, x):
     raise ValueError(
         f"The layers fail on a record ({failed}). Perhaps a number is not an "
         "index of an `Embedding`, or the vocabulary of a lookup lacks a "
-        "category (give it `num_oov_indices=1`). The backend's message is left "
-        "out, because it may show the record: try `model.predict` on records "
-        "of your own."
+        "category (give it `num_oov_indices=1`). The backend's message is "
+        "left out, because it may show the record. To see it, call "
+        "`model.predict` on made-up records."
     )
 
 
@@ -155,9 +155,9 @@ def _check_type(tensor, kind, of):
     if not wants_text and kind.kind not in "biuf":
         raise ValueError(
             f"Records{of} must hold numbers ({tensor.dtype}). Received: "
-            f"dtype={kind}. Of a table with columns of several types give "
-            "each its own input, `{k: table[k].to_numpy() for k in table}`; "
-            "encode text by a public vocabulary, "
+            f"dtype={kind}. For a table with columns of several types, give "
+            "each column an input of its own: `{k: table[k].to_numpy() for k "
+            "in table}`. For text, use a public vocabulary: "
             "`keras.layers.StringLookup(vocabulary=[...])`."
         )
 
@@ -185,10 +185,10 @@ def _checked(model, tensor, array, name):
         )
     if array.dtype.kind == "f" and not _are_values(model, tensor, array):
         raise ValueError(
-            f"`data` has NaN or infinite inputs{of}. Clean the records "
-            "before the release (missing values: "
-            '`keras_fm.layers.PrivateNormalization(missing="mean")`); '
-            "nothing was spent."
+            f"`data` has NaN or infinite inputs{of}. Clean the records, or "
+            "replace missing values by "
+            '`keras_fm.layers.PrivateNormalization(missing="mean")`. Nothing '
+            "was spent."
         )
     _check_tokens(model, tensor, array, of)
     return array if is_text else _held(tensor, array)
@@ -208,7 +208,7 @@ def _check_tokens(model, tensor, array, of):
                 f"Records{of} must hold numbers from 0 to "
                 f"{layer.input_dim - 1}, the rows of layer '{layer.name}' "
                 f"(Embedding, input_dim={layer.input_dim}); at least one is "
-                "outside. Map others to a public token of their own: "
+                "outside. Replace such numbers by a public token: "
                 f"`np.where((x >= 0) & (x < {layer.input_dim}), x, unknown)`. "
                 "Nothing was spent."
             )

@@ -256,11 +256,11 @@ class FeatureMap:
             return
         if not np.array_equal(found, backwards, equal_nan=_is_float(found)):
             raise ValueError(
-                f"The features of a record change when other records come "
-                f"before it: {self.unlisted} draws random numbers that "
-                "are not Keras', or keeps records where Keras does not see "
-                "it. Draw with `keras.random` and a `keras.random."
-                "SeedGenerator`, or leave the layer out."
+                "The features of a record change when other records come "
+                f"before it: {self.unlisted} draws random numbers outside of "
+                "Keras, or stores records where Keras does not know of it. "
+                "Draw with `keras.random` and a `keras.random.SeedGenerator`, "
+                "or remove the layer."
             )
 
 

@@ -178,8 +178,8 @@ def check_paid(ledger, releases):
         )
         if one not in paid:
             raise ValueError(
-                "The ledger has no entry of a release, so a statement made "
-                "from it would leave out what was spent. Pass the ledger that "
-                f"was charged for the release. Received: {ledger!r}"
+                "The ledger has no entry of this release, so its statement "
+                "would leave out a cost. Pass the ledger that was charged for "
+                f"the release. Received: {ledger!r}"
             )
         paid.remove(one)

@@ -146,11 +146,11 @@ def _check_statistics(model):
     """Refuses a step that would move statistics of batches."""
     for layer in batch_statistics.learned_by(model):
         raise ValueError(
-            f"Layer '{layer.name}' ({type(layer).__name__}) would learn "
-            "statistics in a step that trains on a release alone. Set its "
-            "`trainable = False`, as it was when the model was released. If a "
-            "step has begun, they may hold something of its records: load or "
-            "build the model anew."
+            f"Layer '{layer.name}' ({type(layer).__name__}) would update its "
+            "statistics from records, but steps after a release must not use "
+            "records. Set its `trainable = False`, as it was for the release. "
+            "If a step has run, the statistics may reveal records: load or "
+            "build the model again."
         )
 
 

@@ -36,9 +36,9 @@ def chosen_rows(owners):
     there = owners != nobody
     if not there.any(axis=1).all():
         raise ValueError(
-            "Each row of `owners` must name at least one owner: -1, or '', "
-            "only fills up rows that have fewer owners than others. Give rows "
-            "without an owner ids of their own."
+            "Each row of `owners` must name at least one owner. The values -1 "
+            "and '' only fill up rows with fewer owners than others. Give "
+            "each row without an owner an id of its own."
         )
     _, codes, counts = np.unique(
         owners, return_inverse=True, return_counts=True

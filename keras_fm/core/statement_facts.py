@@ -26,9 +26,9 @@ _ELSE = {
     "n": ("no entry uses a number of records", _PROVEN),
     "weights": ("every row counts alike", _PROVEN),
     "validation": ("no validation data enter a release", _PROVEN),
-    "start": ("all that learned was set from its release", _PROVEN),
+    "start": ("all trained weights come from a release", _PROVEN),
 }
-_BEFORE = ("what was done to the rows before is not covered", _DECLARED)
+_BEFORE = ("earlier processing of the rows is not covered", _DECLARED)
 
 
 def of(ledger):
@@ -64,8 +64,8 @@ def declared(notes):
     for note in notes:
         if isinstance(note, str) and _SEEN_TO.fullmatch(note):
             raise ValueError(
-                "`notes` are your declarations, and these words stand for "
-                f"what is proven. Word it otherwise. Received: {note!r}"
+                "`notes` must be in other words: these are reserved for facts "
+                f"that the library proved. Received: {note!r}"
             )
     return notes
 

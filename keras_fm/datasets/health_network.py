@@ -195,7 +195,8 @@ class HealthNetwork:
             if max_friends is None:
                 raise ValueError(
                     'social="friends" uses other users\' attributes: set '
-                    "`max_friends`, the most users whom one's data reach."
+                    "`max_friends`, the largest number of other users whose "
+                    "rows one user's data may enter."
                 )
             max_friends = checks.count("max_friends", max_friends)
         elif max_friends is not None:
@@ -318,7 +319,7 @@ def counted_friendships(friendships, users, max_friends):
 def _note(social, max_friends, rows):
     if social == "friends":
         others = (
-            f"The social column reads the activity of up to {max_friends} "
+            f"The social column uses the activity of up to {max_friends} "
             "friends at the row's step: by a public rule on the friendship "
             "graph, one user's attributes enter the rows of at most "
             f"{max_friends} other users."
@@ -326,11 +327,10 @@ def _note(social, max_friends, rows):
     elif social == "public":
         others = (
             "The social column is a mean of influence probabilities, which "
-            "are taken as public input: no row reads another user's "
-            "attributes."
+            "are taken as public input: no row uses another user's attributes."
         )
     else:
-        others = "No row reads another user's attributes."
+        others = "No row uses another user's attributes."
     return (
         f"{others} A user's value at one step is in up to {rows} rows of "
         "that user. Friendships, influence, events, bounds and the numbers "

@@ -86,6 +86,6 @@ def refuse_dates(name, given):
     if any(getattr(plain(t), "kind", None) in ("M", "m") for t in held):
         raise ValueError(
             f"`{name}` must hold numbers. Received: dates or spans of time. "
-            "Pass days as a number, `(column - day) / "
-            'np.timedelta64(1, "D")` with a public `day`.'
+            'Convert them to days, `(column - day) / np.timedelta64(1, "D")` '
+            "with a public `day`."
         )

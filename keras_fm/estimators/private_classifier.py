@@ -153,10 +153,9 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
         given = self.classes
         if given is None or isinstance(given, str) or np.ndim(given) != 1:
             raise ValueError(
-                "`classes` must hold all labels that are possible, as public "
-                f'constants. Or pass "{OBSERVED}", which declares that it is '
-                "public which labels occur in y. Received: "
-                f"classes={given!r}"
+                "`classes` must hold all possible labels, as public "
+                f'constants. Or pass "{OBSERVED}": you then declare that the '
+                f"set of labels in y is public. Received: classes={given!r}"
             )
         try:
             found = np.unique(np.asarray(given))
@@ -185,8 +184,8 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
         if not self._observes:
             return ()
         return (
-            "public by declaration: which labels there are, taken from the "
-            f'records (classes="{OBSERVED}")',
+            "public by declaration: the set of labels, taken from the records "
+            f'(classes="{OBSERVED}")',
         )
 
     def _asked(self):
@@ -240,13 +239,16 @@ def _numbered(y, classes):
         )
     if not inside:
         wanted = (
-            "of `classes`. At least one is not. An estimator around this one "
-            "may pass labels of its own. For 0 and 1 (one class against the "
-            "rest) write `classes=[0, 1]`; for numbers of the classes write "
-            "`classes=[0, 1, 2]`"
+            "of `classes`. At least one is not. Perhaps an estimator around "
+            "this one replaced the labels: write `classes=[0, 1]` if it "
+            "trains one class against the rest, `classes=[0, 1, 2]` if it "
+            "numbers the classes"
         )
         if classes is None:
-            wanted = "of one type, none missing. At least one is of another"
+            wanted = (
+                "of one type, none missing. At least one is missing or of "
+                "another type"
+            )
         raise ValueError(f"`y` must hold labels {wanted}.")
     if classes is None:
         check_classification_targets(np.array(list(y)))

@@ -330,22 +330,22 @@ def _as_float32(x):
 # that replace them.
 _SHOWING = {
     "could not convert": "`X` must hold numbers, and at least one column holds "
-    "text. Say what is public of each, `columns={name: (low, high) or a list "
-    "of words}`, or encode it by public categories first; see "
-    "docs/tutorials/tables.md.",
+    "text. Give the public range or words of each column, `columns={name: "
+    "(low, high) or a list of words}`, or encode it by public categories "
+    "first; see docs/tutorials/tables.md.",
     # Shows no record, but recommends an imputer, which no ledger records.
-    "does not accept missing values": "Input X contains NaN. Say what is "
-    "public of each column, `columns={name: (low, high) or a list of words}`: "
-    "missing values then become zeros. Or leave out `bounds`, and "
-    '`features=PrivateNormalization(bounds, missing="mean")` '
-    "fills them in under the ledger. No ledger records an imputer that learns "
-    "from the records; see docs/tutorials/tables.md.",
+    "does not accept missing values": "Input X contains NaN. Give the public "
+    "range or words of each column, `columns={name: (low, high) or a list of "
+    "words}`: missing values then become zeros. Or leave out `bounds`, and "
+    '`features=PrivateNormalization(bounds, missing="mean")` replaces '
+    "them under the ledger. Do not use an imputer that learns from the "
+    "records: no ledger counts it. See docs/tutorials/tables.md.",
     "Complex data not supported": "Complex data not supported: `X` and `y` "
     "must hold real numbers.",
     "Reshape your data": "Expected 2D array: `X` must have shape (n, d). "
     "Reshape your data.",
-    "too large to convert": "`X` must hold numbers that floats hold. At least "
-    "one is too large.",
+    "too large to convert": "`X` must hold numbers in the range of a float. "
+    "At least one is too large.",
 }
 
 

@@ -28,8 +28,8 @@ def layers(features, bounds, num_columns):
         if not found:
             raise ValueError(
                 "`bounds` must be (low, high), the public range of every "
-                "column (numbers, or one for each column). It is never read "
-                "from the records. Received: bounds=None"
+                "column (numbers, or one for each column). It is never "
+                "computed from the records. Received: bounds=None"
             )
         # Fits all of the box [-1, 1]^d into the ball; nothing is clipped.
         return [*found, keras.layers.Rescaling(num_columns**-0.5)]
@@ -52,9 +52,9 @@ def _scaled(bounds, num_columns):
         low, high = (np.broadcast_to(b, (num_columns,)) for b in (low, high))
     except ValueError:
         raise ValueError(
-            "`bounds` must be (low, high), two finite numbers, the first the "
-            "smaller, or two arrays of one for each of the "
-            f"{num_columns} columns; not a pair for each. Received: "
+            "`bounds` must be (low, high): two finite numbers with low < "
+            f"high, or two arrays with one for each of the {num_columns} "
+            "columns. A pair for each column is not accepted. Received: "
             f"bounds={bounds!r}"
         ) from None
     return [

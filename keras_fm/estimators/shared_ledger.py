@@ -56,8 +56,8 @@ class SharedLedger:
         ):
             if given is not None and given != held:
                 raise ValueError(
-                    f"`{name}` must be that of the ledger, {held}, which "
-                    "this estimator shares with its clones. Received: "
+                    f"`{name}` must be as in the ledger, {held}, which this "
+                    "estimator shares with its clones. Received: "
                     f"{name}={given}"
                 )
         return ledger

@@ -41,8 +41,8 @@ class TableColumns:
             checks.refuse(
                 "columns",
                 columns,
-                "a dict from names of columns to what is public of them, or "
-                "a list of that",
+                "a dict from column names to public ranges or words, or a "
+                "list of these",
             )
         self._columns = [
             _checked(name, given)
@@ -124,9 +124,9 @@ def _checked(name, given):
             )
         if any(map(_is_missing, given)):
             raise ValueError(
-                f"Column {name!r} must list words, and none of them missing: "
-                'gaps become zeros. Give them a word, `column.fillna("none")`. '
-                f"Received: {given!r}"
+                f"Column {name!r} must list words, none of them missing, "
+                "because missing values become zeros. To give them a word, "
+                f'write `column.fillna("none")`. Received: {given!r}'
             )
         return given
     if isinstance(given, tuple) and len(given) >= 2:
@@ -206,14 +206,16 @@ def _places(words, values, name):
         at = None
     if at is None:
         raise ValueError(
-            f"Column {name!r} must hold words. At least one is a container."
+            f"Column {name!r} must hold words. At least one value is a list "
+            "or another container."
         )
     kinds = {_kind(word) for word in words}
     for i in np.flatnonzero(at < 0):
         if _kind(values[i]) not in kinds and not _is_missing(values[i]):
             raise ValueError(
-                f"Column {name!r} must hold values of the type of its words "
-                "in `columns`. At least one is not: text is not a number."
+                f"Column {name!r} must hold values of the same type as its "
+                "words in `columns`. At least one has another type: the text "
+                '"1" is not the number 1.'
             )
     return at
 
@@ -233,5 +235,6 @@ def _numbers(values, name):
     # Outside of `except`: Python's words show a value of a record.
     raise ValueError(
         f"Column {name!r} must hold numbers. At least one value is not a "
-        "number, or too large for a float. List words in `columns`."
+        "number, or too large for a float. If the column has words, list them "
+        "in `columns`."
     )

@@ -50,7 +50,7 @@ def load(path):
         facts = [*told] if isinstance(told, dict) else []
         if len(facts) != 1 or facts[0] not in _FACTS or not _is_list(told):
             raise ValueError(
-                f"Column {name!r} of {os.fspath(path)!r} must say one of "
+                f"Column {name!r} of {os.fspath(path)!r} must have one of "
                 "`numbers = [18, 90]`, `words = [...]` and `classes = [...]`. "
                 f"Received: {told!r}"
             )

@@ -68,7 +68,7 @@ class ChoiceQuery(SumQuery):
         """What a release uses of the records, in words."""
         return (
             f"which of {self.candidates} candidates has the best "
-            f"{self.metric}, by at most one point of each record, once"
+            f"{self.metric}, by at most one point from each record, once"
             + reach_in_words(self.reach)
         )
 

@@ -94,7 +94,7 @@ class EvaluationQuery(SumQuery):
                 f"low={self.low}, high={self.high}"
             )
         if "auc" in self.asked and self.classes != 2:
-            checks.refuse("classes", self.classes, "2 where an AUC is asked")
+            checks.refuse("classes", self.classes, "2 if `metrics` has an AUC")
 
     # Requested metrics ---------------------------------------------------
 
@@ -157,7 +157,7 @@ class EvaluationQuery(SumQuery):
             parts.append(f"both classes in {5 * self.bins} bins of scores")
         rows = f" ({self.rows})" if self.rows else ""
         return (
-            f"of what a model makes of each record{rows}: {'; '.join(parts)}; "
+            f"of a model's outputs for the records{rows}: {'; '.join(parts)}; "
             "each record counts 1 in each, once" + reach_in_words(self.reach)
         )
 
@@ -419,9 +419,9 @@ class Evaluation(Release):
         checks.either("of", of, intervals.OF)
         if of == "population" and self._query.in_sample:
             raise ValueError(
-                "The model was trained on these rows (in sample), so they say "
-                'nothing about others: pass `of="records"`. Received: '
-                'of="population"'
+                "The model was trained on these rows (in sample), so there is "
+                'no interval for the population. Write `of="records"`. '
+                'Received: of="population"'
             )
 
     def reliability(self, *, of="records", level=0.95):

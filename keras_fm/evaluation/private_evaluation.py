@@ -377,9 +377,10 @@ def _unit_facts(ledger, unit, reach):
     reaching = [e.name for e in ledger.entries if REACHES in e.uses]
     if not checks.natural("reach", reach) and reaching:
         raise ValueError(
-            f"{reaching[0]!r} of the ledger was released for records that hold "
-            "data of other units. Pass `reach=`, the number of others' records "
-            f"that one unit's data may enter. Received: reach={reach}"
+            f"{reaching[0]!r} of the ledger was released for records that "
+            "hold data of other units. Pass `reach=`: the number of other "
+            "units whose records one unit's data may enter. Received: "
+            f"reach={reach}"
         )
     if unit is None and ledger.unit == ONE_RECORD:
         return []
@@ -387,8 +388,8 @@ def _unit_facts(ledger, unit, reach):
         raise ValueError(
             f"The privacy unit of the ledger is {ledger.unit!r}, but an "
             "evaluation counts rows. If no unit has several of these rows, "
-            "repeat it as `unit=`. Otherwise keep one row of each. Received: "
-            f"unit={unit!r}"
+            "repeat its words as `unit=`. Otherwise keep one row of each "
+            f"unit. Received: unit={unit!r}"
         )
     return [f"by declaration no unit ({unit}) has more than one row"]
 
@@ -411,7 +412,7 @@ def _shape(metrics, models, classes, bounds):
             asked.labels = None
         return {"low": bounds[0], "high": bounds[1]}
     if bounds is not None:
-        checks.refuse("bounds", bounds, "None where no errors are asked")
+        checks.refuse("bounds", bounds, "None if `metrics` has no error")
     found = {asked.classes(classes) for asked in models}
     first, *others = (asked.labels for asked in models)
     if len(found) > 1 or any(np.any(first != other) for other in others):
@@ -428,7 +429,7 @@ def _compared(query, outputs, y, logits, clip):
     if set(query.asked) & set(NUMBERS):
         of = agreement(outputs, y, query.low, query.high, clip)
         if "r2" in query.asked and np.size(y) != len(y):
-            one = "without r2 where a record has several numbers"
+            one = "without r2 if a record has several numbers"
             checks.refuse("metrics", query.metrics, one)
         shares = np.stack([of[name] for name in query.means], axis=1)
         return shares, np.zeros((len(shares), 0), int)
@@ -495,7 +496,7 @@ class AskedModel:
         # For a Keras model, the function that is called.
         self._map = None
         if public is not None:
-            checks.text("public", public, "words on one line: where from")
+            checks.text("public", public, "the source of the model in one line")
             check_line("`public`", public)
             self.facts.append(
                 f"public by declaration: the evaluated model: {public}"
@@ -504,20 +505,20 @@ class AskedModel:
             self._check_keras(ledger, public)
         elif public is None:
             raise ValueError(
-                "`public` must say where the model comes from, because its "
-                "answers on private records depend on all that trained "
-                "it: other records (`public='trained on ...'`), or releases "
-                "of this ledger (`public='from the releases of this "
-                f"ledger'`). Received: {type(model).__name__}"
+                "`public` must name the source of the model, because its "
+                "outputs may reveal the records that trained it: other "
+                "records (`public='trained on ...'`), or releases of this "
+                "ledger (`public='from the releases of this ledger'`). "
+                f"Received: {type(model).__name__}"
             )
         if model is None:
             self.facts.append(
-                "declared to be of one record each: predictions that were "
-                "computed before"
+                "declared: each of the given predictions depends on its own "
+                "record alone"
             )
         elif self._map is None:
             self.facts.append(
-                "declared to keep nothing of a record: the evaluated model"
+                "declared: the evaluated model stores nothing of a record"
             )
         elif self._map.unlisted is not None:
             self.facts.append(
@@ -542,19 +543,18 @@ class AskedModel:
         """Refuses weights that may depend on the records but come from no
         release in this ledger."""
         model, parts = self.model, parts_of(self.model)
-        named = "; or say where it is from: `public='trained on ...'`"
+        named = "; or name its source: `public='trained on ...'`"
         if not parts:
             raise ValueError(
                 f"The model '{model.name}' has no private part, so nothing "
-                "shows what its weights were trained on. If it was not these "
-                "records, say what: `public='trained on ...'`"
+                "shows which records trained its weights. If others did, name "
+                "them: `public='trained on ...'`"
             )
         for part in parts:
             if not part.is_released:
                 raise ValueError(
                     f"{type(part).__name__} '{part.name}' has no release, so "
-                    "no ledger says what its weights were trained on. Release "
-                    f"it first{named}"
+                    f"no ledger counts its training. Release it first{named}"
                 )
             if model_check.ledger_besides(ledger, part.ledger_json) is not None:
                 raise ValueError(
@@ -616,8 +616,8 @@ class AskedModel:
             known = len(self.labels)
         if given is None and known is None:
             raise ValueError(
-                "`classes` must say how many classes there are; it is not "
-                "read from private labels. Received: classes=None"
+                "`classes` must be the number of classes, because it is never "
+                "counted from private labels. Received: classes=None"
             )
         if None not in (given, known) and given != known:
             raise ValueError(

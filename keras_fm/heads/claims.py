@@ -4,8 +4,8 @@ from keras_fm.core.planned_release import replace_one_factor
 
 CROSS_ENTROPY_REASON = (
     "none. The features under the layer are trained on the private records, "
-    "so the coefficients change at every step, and every step reads the "
-    "exact coefficients of its batch; see docs/guarantees.md"
+    "so the coefficients change at every step, and every step uses the exact "
+    "coefficients of its batch; see docs/guarantees.md"
 )
 
 

@@ -156,7 +156,7 @@ class GradientQuery(SumQuery):
             of = "; every output a label of its own"
         loss = self.loss
         if loss == BY_FIRST_ROUND:
-            loss = f"cross_entropy, or after the first read {_OF_CLASSES},"
+            loss = f"cross_entropy (after round 1 perhaps {_OF_CLASSES})"
         return (
             f"first-order coefficients of the {loss} of an output layer "
             f"({self.num_features} x {self.num_outputs}{of}), {whose} "
@@ -174,7 +174,7 @@ class GradientQuery(SumQuery):
         open_losses = ("cross_entropy", _OF_CLASSES)
         if self.loss != BY_FIRST_ROUND or loss not in open_losses:
             raise ValueError(
-                f"Of a query with loss={BY_FIRST_ROUND!r} the loss may be one "
+                f"A query with loss={BY_FIRST_ROUND!r} may change to a loss "
                 f"of {open_losses}. Received: loss={loss!r} for {self}"
             )
         return dataclasses.replace(self, loss=loss)

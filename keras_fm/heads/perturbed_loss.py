@@ -100,7 +100,7 @@ class PerturbedLossQuery(SumQuery):
         """L1 sensitivity of the gradient at any weights. With B the L1 bound
         on features it is B (two classes, one output) or 2 B; twice that for
         replace_one. docs/proofs/perturbed_loss.md, proposition 1."""
-        checks.one_of("norm", norm, ("l1",), '"l1", of a pure epsilon')
+        checks.one_of("norm", norm, ("l1",), '"l1", since delta is 0')
         return (1 + is_replaced(norm, neighbours)) * self._longest
 
     @property

@@ -225,10 +225,10 @@ class PrivateDense(ReleasedLayer):
         if self._built_with is None or self._built_with != self._digest():
             raise ValueError(
                 f"Layer '{self.name}' does not have the weights it was built "
-                'with, and start="current" would keep them: no ledger says '
-                'what they were trained on. Use start="minimiser", build a '
-                "new model, or give public weights as `kernel_initializer` "
-                "and `bias_initializer`."
+                'with, and start="current" would keep them: no ledger counts '
+                'their training. Use start="minimiser", build a new model, or '
+                "give public weights as `kernel_initializer` and "
+                "`bias_initializer`."
             )
 
     # The query of the layer ----------------------------------------------
@@ -323,9 +323,9 @@ class PrivateDense(ReleasedLayer):
             return
         raise ValueError(
             f"`rounds` of layer '{self.name}' gain nothing under "
-            'neighbours="replace_label": one release has all that the '
-            "gradients use of the labels. Leave out `rounds`, or "
-            'write neighbours="replace_one", which protects labels too.'
+            'neighbours="replace_label": one release holds everything that '
+            "gradients use of the labels. Leave out `rounds`, or write "
+            'neighbours="replace_one", which protects labels too.'
         )
 
     def learn(self, release, ledger, ridge_factor=0.5, start="minimiser"):

@@ -32,8 +32,8 @@ def checked_pair(name, bounds):
         checks.refuse(
             name,
             bounds,
-            "two, `(low, high)`, each a number or an array of them; not a "
-            "pair for each column",
+            "`(low, high)`, two numbers or two arrays; a pair for each column "
+            "is not accepted",
         )
     return check_bounds(low, high)
 
@@ -213,10 +213,10 @@ def class_indices(y, n, classes, columns=None):
     if y.ndim == 2 and y.shape[1] == columns:
         if not np.all((y == 0) | (y == 1)) or not np.all(y.sum(axis=1) == 1):
             raise ValueError(
-                "Labels of shape (records, classes) must be one-hot. For "
-                "several labels of a record build the private layer with "
-                '`loss="binary_cross_entropy"`, or a network of noisy steps '
-                'with `loss="binary_crossentropy"`.'
+                "Labels of shape (records, classes) must be one-hot. If a "
+                "record has several labels, build the private layer with "
+                '`loss="binary_cross_entropy"`, or a private network with '
+                '`loss="binary_crossentropy"`.'
             )
         return y.argmax(axis=1)
     if y.ndim != 1:

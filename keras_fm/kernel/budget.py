@@ -279,8 +279,8 @@ def warn_of_delta(delta, n):
     """
     if n and delta * n >= 1:
         warnings.warn(
-            f"delta = {delta:g} is not below one over the number of records "
-            f"({n}): it permits publishing a whole record. Take it far "
-            f"smaller, such as delta={0.01 / n:.0e}.",
+            f"delta = {delta:g} is too large for {n} records: with a delta of "
+            f"1/{n} or more, publishing a whole record counts as private. "
+            f"Write a far smaller one, such as delta={0.01 / n:.0e}.",
             stacklevel=3,
         )

@@ -143,8 +143,8 @@ class PartialStatistics:
             )
         if self._parts & other._parts:
             raise ValueError(
-                "Records of these statistics are among those that they are "
-                "merged with: they would count twice. Merge every share once."
+                "Both statistics hold some of the same records, which would "
+                "count twice. Merge every share once."
             )
         self._merge(other)
         self._parts |= other._parts

@@ -271,8 +271,8 @@ class QuadraticQuery(OwnedSumQuery):
             return
         if not self.targets_are_labels:
             raise ValueError(
-                f"A {type(self).__name__} has no labels: it targets features, "
-                "which `public_features=True` takes as public. Leave it out."
+                f"A {type(self).__name__} uses features only, and "
+                "`public_features=True` protects labels only. Leave it out."
             )
         if self.grouped or self.reach:
             raise ValueError(

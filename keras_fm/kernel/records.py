@@ -41,9 +41,9 @@ def batches(data, batch_size=4096, labelled=True):
         yield x, y
     if not found:
         raise ValueError(
-            "`data` holds no records. If it did before: it must begin anew at "
-            "every call and give the same records, as a generator function "
-            "does."
+            "`data` holds no records. If it held some before, it must start "
+            "again at every call with the same records, as a generator "
+            "function does."
         )
 
 
@@ -203,8 +203,8 @@ def _check_dataset(data):
     count, spec = int(data.cardinality()), data.element_spec
     if count == -1:
         raise ValueError(
-            "The dataset has no end, so a pass over it never stops. Remove "
-            "`.repeat()`; `epochs` of `fit` repeats training."
+            "The dataset has no end, so its records cannot be counted. Remove "
+            "`.repeat()`: `epochs` of `fit` repeats training."
         )
     if isinstance(spec, (tuple, list)) and len(spec) > 2:
         raise ValueError(
@@ -218,8 +218,8 @@ def _check_dataset(data):
         # A batch that may be short has no known number of rows.
         if shape.rank and (shape[0] or 0) > 1 and count != 1:
             raise ValueError(
-                "The dataset leaves out what does not fill a batch, so that "
-                "one record more may bring in many others. Set "
+                "The dataset leaves out the last batch if it is not full, so "
+                "one more record may bring in many others. Set "
                 "`drop_remainder=False`, or give a dataset of records, "
                 f"`.unbatch().batch({shape[0]})`. Received: batches of always "
                 f"{shape[0]} rows"
@@ -241,11 +241,11 @@ def _of_one_length(data, batches):
             forms.add(tuple(v.shape[1:] for _, v in columns.flatten(x)))
         if several and (unknown or len(forms) > 1):
             raise ValueError(
-                "Records must have one length in all batches, and a dataset "
-                "must say which. If rows are padded to the longest of a batch, "
-                "one more record changes others. Pad to a public length, "
-                "`padded_batch(size, padded_shapes=...)` or `x.to_tensor(shape="
-                "(None, length))`, or give batches of one record."
+                "Records must have one known length in all batches. If rows "
+                "are padded to the longest of their batch, one record changes "
+                "others. Pad to a public length, `padded_batch(size, "
+                "padded_shapes=...)` or `x.to_tensor(shape=(None, length))`, "
+                "or give batches of one record."
             )
         yield x, y
 
@@ -265,14 +265,14 @@ def _check_loader(loader):
     drawn = getattr(sampler, "num_samples", count)
     if getattr(sampler, "replacement", False) or drawn != count:
         raise ValueError(
-            "The DataLoader draws its records with replacement, or not as "
-            "many as there are, so one record may come several times. Build "
-            "it with `shuffle=True` instead of a sampler. Received: "
-            f"{type(sampler).__name__}"
+            "The DataLoader's sampler draws with replacement, or draws more "
+            "or fewer records than there are. One record may then count "
+            "several times. Write `shuffle=True` instead of a sampler. "
+            f"Received: {type(sampler).__name__}"
         )
     if getattr(loader.batch_sampler, "drop_last", False):
         raise ValueError(
-            "The DataLoader leaves out other records at every pass. Set "
+            "The DataLoader leaves out different records in every epoch. Set "
             "`drop_last=False`."
         )
 
@@ -306,19 +306,19 @@ class Passes:
             yield x, *more
         if self.n == n and self._digest not in (None, digest):
             raise ValueError(
-                "`data` must give the same records at every pass, in any "
-                "order: a later pass had others. A dataset that is shuffled "
-                "and then cut (`.shuffle(n).take(m)`) chooses anew, and a "
-                "random `.map()` draws anew. Choose first, and write "
-                "`.cache()` after what is random, or pass arrays."
+                "`data` must give the same records each time it is used, in "
+                "any order, but later it gave others. `.shuffle(n).take(m)` "
+                "chooses other records each time, and a random `.map()` "
+                "changes them. Write `.cache()` after such a step, or pass "
+                "arrays."
             )
         self._digest = digest if self._compared else None
         if self.n is None:
             self.n = n
         elif n != self.n:
             raise ValueError(
-                "`data` must begin anew at every call and give the same "
-                "records: a later pass over it had another number of them."
+                "`data` must start again at every call with the same records: "
+                "a later call gave another number of them."
             )
 
 

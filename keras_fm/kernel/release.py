@@ -104,8 +104,8 @@ def release_statistics(partial, *, mechanism, ledger, name, noise, notes=()):
     if type(partial.query) not in RELEASES:
         raise ValueError(
             "Statistics at given weights are one round of several. Charge and "
-            "release all by `keras_fm.gathered_rounds.GatheredRounds`. "
-            f"Received: {partial!r}"
+            "release all rounds together by "
+            f"`keras_fm.gathered_rounds.GatheredRounds`. Received: {partial!r}"
         )
     entry = checked_entry(partial.query, mechanism, ledger, name, noise, notes)
     return _perturbed(partial, mechanism, ledger, entry, noise)

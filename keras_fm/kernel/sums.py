@@ -351,6 +351,6 @@ def check_count(records):
     """
     if records > MOST_RECORDS:
         raise ValueError(
-            f"More than {MOST_RECORDS} records: the bound on what rounding "
-            "does to their sum does not hold. Nothing was released."
+            "The bound on rounding errors of sums holds for at most "
+            f"{MOST_RECORDS} records. There are more. Nothing was released."
         )

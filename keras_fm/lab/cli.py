@@ -55,7 +55,7 @@ def _load():
     except Exception as e:
         raise ImportError(
             "keras_fm needs Keras with a backend that can be imported. "
-            "`keras-fm doctor` says what to install. Received: "
+            "`keras-fm doctor` shows what to install. Received: "
             f"{type(e).__name__}: {e}"
         ) from e
 

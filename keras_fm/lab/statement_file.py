@@ -65,8 +65,8 @@ class SavedStatement:
                 )
             if one["facts"] != statement_facts.of(ledger):
                 self.differs.append(
-                    f"what ledger {number} takes for granted: the statement "
-                    "and its entries differ"
+                    f"facts of ledger {number}: the statement and its entries "
+                    "differ"
                 )
 
     def differences(self, model):

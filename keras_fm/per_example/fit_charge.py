@@ -30,8 +30,8 @@ _SHUFFLED = (
     "(Poisson samples); see docs/guarantees.md"
 )
 _GRAPH = (
-    "who owns which row is public by declaration; neighbours differ in what "
-    "rows of one owner hold, or leave it out (add_remove)"
+    "which owner has which row is public by declaration; neighbours differ in "
+    "the contents of one owner's rows, or lack that owner (add_remove)"
 )
 _PLACES = (
     "the place of each record in the order is public by declaration; a record "
@@ -98,10 +98,11 @@ class FitCharge:
         self.bins = isinstance(participation, BallsInBins) and not full
         if not (full or ordered) and str(ledger.neighbours) != "add_remove":
             raise ValueError(
-                'Samples have a proof for neighbours="add_remove" only. Leave '
-                f"`neighbours` out, or give `fit` batch_size={n}, all records "
-                "in every step, or `participation=keras_fm.Participation()`. "
-                f"Received: neighbours={ledger.neighbours}"
+                'Random samples have a proof for neighbours="add_remove" '
+                f"only. Leave `neighbours` out, or give `fit` batch_size={n}, "
+                "all records in every step, or "
+                "`participation=keras_fm.Participation()`. Received: "
+                f"neighbours={ledger.neighbours}"
             )
         self.per_epoch = steps_per_epoch or max(1, math.ceil(n / batch_size))
         drawn = "shuffled" if self._published or ordered else "poisson"
@@ -151,7 +152,7 @@ class FitCharge:
         if steps_per_epoch is not None:
             raise ValueError(
                 "`steps_per_epoch` must be left out with `participation`: an "
-                "epoch is one pass over all records, `ceil(n / batch_size)` "
+                "epoch uses every record once, in `ceil(n / batch_size)` "
                 f"steps. Received: steps_per_epoch={steps_per_epoch}"
             )
 

@@ -124,8 +124,8 @@ def connect(layers, trained, features):
             made = affine_maps.of_layer(layer, outputs.shape[1:])
             if len(made.input_shape) > 1 and type(layer) is keras.layers.Dense:
                 raise ValueError(
-                    f"Layer '{layer.name}' (Dense) must read vectors: put "
-                    "`keras.layers.Flatten()` before it. Received: "
+                    f"Layer '{layer.name}' (Dense) must have vectors as "
+                    "input: put `keras.layers.Flatten()` before it. Received: "
                     f"input_shape={tuple(outputs.shape[1:])}"
                 )
             stages.append(Stage(map=made, activation=activation_of(layer)))
@@ -145,9 +145,8 @@ def activation_of(layer):
         name = getattr(layer.activation, "__name__", layer.activation)
         raise ValueError(
             f"The activation of layer '{layer.name}' must be one of "
-            f"{activations.NAMES}, whose derivatives are known; of classes the "
-            "last layer gives logits. Received: "
-            f"activation={name!r}"
+            f"{activations.NAMES}, whose derivatives are known. For classes, "
+            f"the last layer must give logits. Received: activation={name!r}"
         )
     return found
 

@@ -41,7 +41,7 @@ class LearnedClips(ReleasedFirst):
         if np.any(ends == 1):
             raise ValueError(
                 "The noise hides the histogram: no count stands out. Give "
-                "thresholds as numbers, or the fit more records."
+                "thresholds as numbers, or fit on more records."
             )
         self._network.learn_thresholds(norms(ends))
 

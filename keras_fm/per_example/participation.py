@@ -79,9 +79,9 @@ class Participation:
         """
         if separation < (self.min_separation or 1):
             raise ValueError(
-                "`batch_size` must cut the records into at least "
-                f"`min_separation` steps: {self.min_separation} are asked for, "
-                f"and a pass has {separation}. Give a smaller `batch_size`."
+                "An epoch must have at least `min_separation` steps. "
+                f"Received: min_separation={self.min_separation}, but the "
+                f"epoch has {separation} step(s). Give a smaller `batch_size`."
             )
         if self.bands is not None:
             return CorrelatedNoise(min(self.bands, steps), separation, steps)

@@ -50,9 +50,9 @@ def check(model, ledger, public, known):
         return
     if known is not None:
         raise ValueError(
-            f"'{model.name}' no longer has the weights of its private fit, and "
-            "no ledger says what the new ones were trained on. Build a new "
-            "model, or say where its weights are from: `make_private(model, "
+            f"'{model.name}' no longer has the weights of its private fit, "
+            "and no ledger counts the training of the new ones. Build a new "
+            "model, or name the source of its weights: `make_private(model, "
             'public="...")`.'
         )
     if not public:
@@ -72,8 +72,9 @@ def check_untrained(model):
         if steps := steps_of(getattr(held, "optimizer", None)):
             raise ValueError(
                 f"'{held.name}' was trained before, for {steps} steps, and no "
-                "ledger says on what. Build a new model or, if the data were "
-                'public, name them: `make_private(model, public="...")`.'
+                "ledger counts that training. Build a new model or, if the "
+                "data were public, name them: `make_private(model, "
+                'public="...")`.'
             )
 
 

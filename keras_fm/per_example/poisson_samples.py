@@ -229,7 +229,7 @@ def _step(taken, per_epoch, index):
     step = taken - taken % per_epoch + index
     if step < taken:
         raise RuntimeError(
-            "Keras asked for the batch of a step that is over, and its "
+            "Keras requested the batch of an earlier step again, and its "
             "noise cannot be drawn twice. Begin another fit."
         )
     return step

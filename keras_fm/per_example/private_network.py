@@ -404,8 +404,8 @@ class PrivateNetwork(keras.Model):
         needs_arrays = (*needs_arrays, self.rows_per_owner)
         if any(v is not None for v in needs_arrays):
             raise ValueError(
-                "`class_weight` and `owners` need arrays: rows of a stream are "
-                "not read before the first step."
+                "`class_weight` and `owners` need arrays: rows of a stream "
+                "are not known before the first step."
             )
         given = GivenStream(x, batch_size, steps, self.classes)
         given.watch(self.check_labels)

@@ -15,7 +15,7 @@ _OF_BATCHES = re.compile(
     r"All batches of `x` must hold rows of one shape|"
     r"`y` must hold whole numbers from 0 to \d+|"
     r"`y` holds a label that is not among the public `classes`|"
-    r"Keras asked for the batch of a step that is over"
+    r"Keras requested the batch of an earlier step again"
 )
 
 

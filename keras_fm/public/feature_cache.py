@@ -258,7 +258,7 @@ def _reason_against(layer):
             "are public, set `trainable = False`"
         )
     if isinstance(layer, keras.layers.Lambda):
-        return "what it computes is not in its config"
+        return "its computation is not in its config"
     return None
 
 

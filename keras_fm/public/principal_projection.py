@@ -127,7 +127,7 @@ class PrincipalProjection(AdaptedProjection):
         if told < self.units:
             raise ValueError(
                 "The public records must differ in at least `units` "
-                f"directions by more than rounding; they do in {told}. "
+                f"directions by more than rounding. They differ in {told}. "
                 f"Received: units={self.units}"
             )
         scale = variance**self.power

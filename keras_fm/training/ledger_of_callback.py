@@ -72,8 +72,8 @@ def of_owners(ledger, guarantee, owners, own):
     """
     if guarantee.kind != "proven":
         raise ValueError(
-            "`owners` need a proof. Leave `guarantee` out. Received: "
-            f"guarantee={guarantee.kind!r}"
+            "`owners` need a proven guarantee. Leave `guarantee` out. "
+            f"Received: guarantee={guarantee.kind!r}"
         )
     unit = dataclasses.replace(guarantee.unit, owners=owners)
     guarantee = dataclasses.replace(guarantee, unit=unit)

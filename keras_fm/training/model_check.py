@@ -193,9 +193,9 @@ def check_parts(model, planned):
             continue
         if not part.is_released:
             raise ValueError(
-                f"{name} has no release, so no ledger says what its weights "
-                "were trained on. Release it first, in a model that ends with "
-                "it, or leave it out."
+                f"{name} has no release, so no ledger counts its training. "
+                "Release it first, in a model that ends with it, or leave it "
+                "out."
             )
 
 
@@ -359,7 +359,7 @@ def public_facts(model, head):
     facts += _facts_of_layers("frozen weights of", frozen)
     statistics = [v for v in frozen if isinstance(v, batch_statistics.KINDS)]
     facts += [
-        f"{fact}; what they were trained on is yours to disclose"
+        f"{fact}; name the data that trained them yourself"
         for fact in _facts_of_layers("moving statistics of", statistics)
     ]
     facts += [

@@ -18,8 +18,8 @@ from keras_fm.training import model_check, released_views
 _WIDTH = 78
 
 _RECORDS = (
-    "Computed on the private records: no part of the privacy statement, and "
-    "not to be published."
+    "Computed on the private records, and not covered by the privacy "
+    "statement. Do not publish."
 )
 _STEPS = (
     "Public: the plan of the fit, and what its steps released. All steps were "

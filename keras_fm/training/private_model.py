@@ -480,8 +480,8 @@ class PrivateModel(keras.callbacks.Callback):
             )
         if not self._ledger.entries:
             return (
-                "keras_fm: this fit reused the model's release and read no "
-                "record. See the statement it was released with."
+                "keras_fm: this fit reused the model's release and used no "
+                "record. See the statement of that release."
             )
         return (
             f"keras_fm: proven (epsilon = {spent}, "

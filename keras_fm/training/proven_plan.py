@@ -101,8 +101,8 @@ class ProvenPlan:
         if np.ndim(found) > 1:
             raise ValueError(
                 "Rows with several owners are supported in the steps of "
-                "`make_private` only: all else needs one id for each row, "
-                f"`(n,)`. Received: owners.shape={found.shape}"
+                "`make_private` only. Everything else needs one id for each "
+                f"row, `(n,)`. Received: owners.shape={found.shape}"
             )
         return found
 

@@ -14,10 +14,10 @@ def check_begins_anew(data):
     found = data()
     if found is data() and iter(found) is found:
         raise ValueError(
-            "`data` must begin anew at every call and give the same records, "
-            "because they are read more than once. Return a new iterator, as a "
-            "generator function does. Received: a function that returns one "
-            f"and the same {type(found).__name__}"
+            "`data` must start again at every call with the same records, "
+            "because they are used more than once. Return a new iterator, as "
+            "a generator function does. Received: a function that always "
+            f"returns the same {type(found).__name__}"
         )
 
 

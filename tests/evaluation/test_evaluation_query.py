@@ -266,7 +266,7 @@ def test_rows_of_the_training_say_nothing_of_others():
     for ask in (found.recall, found.balanced_accuracy):
         with pytest.raises(ValueError, match="trained on these rows"):
             ask(of="population")
-    with pytest.raises(ValueError, match="2 where an AUC is asked"):
+    with pytest.raises(ValueError, match="2 if `metrics` has an AUC"):
         EvaluationQuery(metrics="auc", classes=3)
 
 

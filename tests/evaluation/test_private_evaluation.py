@@ -143,7 +143,7 @@ def test_what_a_ledger_does_not_know_is_refused():
     twin = fm.models.unprotected_twin(private_model())
     with pytest.raises(ValueError, match="has no release"):
         private_evaluate(twin, untouched, ledger=ledger, epsilon=1)
-    with pytest.raises(ValueError, match="`public` must say"):
+    with pytest.raises(ValueError, match="`public` must name"):
         private_evaluate(lambda x: x, untouched, ledger=ledger, epsilon=1)
     model, private = fitted(fm.PrivacyBudget(8.0, 0.0))
     with pytest.raises(ValueError, match="released under another ledger"):
@@ -213,9 +213,9 @@ def test_accuracy_of_any_model(name, neighbours, tmp_path):
     (entry,) = ledger.entries
     known = any("same for all neighbours" in note for note in entry.notes)
     assert known == (neighbours == "replace_one")
-    kept = any("keep nothing" in note for note in entry.notes)
+    kept = any("stores nothing" in note for note in entry.notes)
     assert kept == (name in ("estimator", "classes", "tensors"))
-    declared = any("of one record each" in note for note in entry.notes)
+    declared = any("its own record alone" in note for note in entry.notes)
     assert declared == (name == "outputs")
     found.save(tmp_path / "evaluation")
     assert repr(Release.load(tmp_path / "evaluation")) == repr(found)

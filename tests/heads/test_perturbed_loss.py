@@ -294,7 +294,7 @@ def test_what_cannot_be_is_refused_before_a_charge(monkeypatch):
         fm.layers.PrivateDense(
             1, loss="squared_error", target_bounds=(0, 1), perturbed_loss=True
         )
-    with pytest.raises(ValueError, match='"l1", of a pure epsilon'):
+    with pytest.raises(ValueError, match='"l1", since delta is 0'):
         made(1).sensitivity("l2", neighbours="add_remove")
     monkeypatch.setattr(exact_minimum, "MOST_RECORDS", 100)
     ledger = fm.Ledger(fm.PrivacyBudget(1.0, 0.0), neighbours="add_remove")

@@ -130,7 +130,7 @@ def test_the_farthest_corner_has_norm_one(norm, order):
 
 @pytest.mark.parametrize("pair", [3, None, (1,), {"a": (0, 1)}])
 def test_refuses_what_is_no_pair_of_bounds(pair):
-    with pytest.raises(ValueError, match="`box` must be two"):
+    with pytest.raises(ValueError, match="`box` must be `.low, high.`"):
         bounds_lib.checked_pair("box", pair)
 
 

@@ -181,7 +181,7 @@ def test_the_noise_covers_the_error_of_the_sum(monkeypatch):
 def test_more_records_than_the_bound_is_for_are_refused(monkeypatch):
     monkeypatch.setattr("keras_fm.kernel.sums.MOST_RECORDS", 900)
     ledger = Ledger(PrivacyBudget(1.0, DELTA), neighbours="add_remove")
-    with pytest.raises(ValueError, match="More than 900 records"):
+    with pytest.raises(ValueError, match="at most 900 records"):
         make_release(
             make_objective(), [make_records(), make_records()], ledger=ledger
         )

@@ -136,7 +136,7 @@ def test_a_command_that_needs_keras_says_whom_to_ask():
     assert (done.returncode, done.stdout) == (2, "")
     (line,) = done.stderr.splitlines()[-1:]
     assert line.startswith("keras-fm reproduce: keras_fm needs Keras")
-    assert "`keras-fm doctor` says what to install. Received: " in line
+    assert "`keras-fm doctor` shows what to install. Received: " in line
     assert "Traceback" not in done.stderr
 
 

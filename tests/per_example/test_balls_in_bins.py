@@ -245,7 +245,7 @@ def test_every_record_is_in_one_step_of_an_epoch():
     # Two epochs of 22 records are the same once in 4^22.
     assert epochs[0] != epochs[1] != epochs[2]
     taken[0] = 6
-    with pytest.raises(RuntimeError, match="a step that is over"):
+    with pytest.raises(RuntimeError, match="an earlier step again"):
         samples[1]
 
 
@@ -334,7 +334,7 @@ def test_the_statement_says_how_records_are_taken():
     "neighbours, given, words",
     [
         ("replace_one", {}, r"participation=keras_fm\.Participation"),
-        ("add_remove", {"steps_per_epoch": 3}, "one pass over all records"),
+        ("add_remove", {"steps_per_epoch": 3}, "uses every record once"),
     ],
 )
 def test_what_is_refused_charges_nothing(neighbours, given, words):

@@ -140,7 +140,7 @@ def test_a_delta_of_one_over_the_records_is_warned_about():
             warnings.simplefilter("always")
             given = fm.callbacks.PrivateModel(epsilon=8.0, delta=delta)
             fit(compiled(network()), given)
-        found = [w for w in caught if "not below one over" in str(w.message)]
+        found = [w for w in caught if "is too large for" in str(w.message)]
         assert len(found) == warned
 
 

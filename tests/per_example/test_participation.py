@@ -290,7 +290,7 @@ def test_an_audit_finds_no_more_than_was_charged():
     [
         ({"participation": fm.Participation(min_separation=5)}, "has 4"),
         ({"participation": "ordered"}, r"fm\.Participation"),
-        ({"steps_per_epoch": 3}, "one pass over all records"),
+        ({"steps_per_epoch": 3}, "uses every record once"),
         ({"kind": fm.models.DPMAC}, "proven steps of `make_private`"),
     ],
 )

@@ -142,9 +142,9 @@ def test_what_the_ledger_and_the_plan_say():
     kept = f"at most one row of each owner, {len(CHOSEN)} of {N} rows"
     (entry,) = budget.ledger.entries
     assert kept in entry.uses and kept in text
-    assert any("who owns which row is public" in n for n in entry.notes)
+    assert any("which owner has which row is public" in n for n in entry.notes)
     assert entry.mechanism["sampling_rate"] == 2 / len(CHOSEN)
-    unit = "unit: {}what all rows of one owner hold (who owns which row is"
+    unit = "unit: {}contents of one owner's rows (which owner has which row is"
     assert unit.format("") in text
     assert unit.format(" " * 6) in budget.report()
 
@@ -211,10 +211,10 @@ def test_classes_are_counted_in_rows_that_are_used(monkeypatch):
         (IDS[:, :0], "at least one owner"),
         (IDS[None], "or k ids"),
         (3, "or k ids"),
-        ([[1, 2], *[[3]] * (N - 1)], "fill up lists of several"),
-        ([["u", None]] * N, "fill up lists of several"),
-        (np.where(IDS < 0, np.nan, IDS), "fill up lists of several"),
-        ([[1, ""]] * N, "fill up lists of several"),
+        ([[1, 2], *[[3]] * (N - 1)], "Fill up lists of several"),
+        ([["u", None]] * N, "Fill up lists of several"),
+        (np.where(IDS < 0, np.nan, IDS), "Fill up lists of several"),
+        ([[1, ""]] * N, "Fill up lists of several"),
     ],
 )
 def test_owners_that_are_refused(ids, words):

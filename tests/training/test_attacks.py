@@ -365,7 +365,7 @@ def test_a_ledger_in_a_file_is_one_budget_wherever_the_process_goes(
         dense().fit(X, HOT, callbacks=[callback], verbose=0)
     with pytest.raises(ValueError, match="is gone"):
         private(ledger="privacy.json")
-    with pytest.raises(ValueError, match="must be the path of a file"):
+    with pytest.raises(ValueError, match="must be a file"):
         private(ledger=".")
 
 

@@ -85,7 +85,7 @@ def test_its_statistics_are_constants_and_named():
     np.testing.assert_allclose(features[:8], alone, rtol=1e-5, atol=1e-5)
     assert (
         "public by declaration: moving statistics of layer 'bn' "
-        "(BatchNormalization); what they were trained on is yours to disclose"
+        "(BatchNormalization); name the data that trained them yourself"
     ) in callback.report()
 
 

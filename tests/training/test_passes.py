@@ -1,4 +1,4 @@
-"""Data that do not begin anew are refused, or stop what was paid for.
+"""Data that do not start again are refused, or stop what was paid for.
 
 `data=lambda: it` of one iterator gave its records to the first pass and none
 to the second: what that released, and was charged for, was noise.
@@ -16,7 +16,7 @@ N, D = 300, 6
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(N, D)).astype("float32")
 Y = np.arange(N) % 3
-ANEW = "must begin anew at every call and give the same records"
+ANEW = "must start again at every call with the same records"
 
 
 def batches(n=N):
@@ -130,7 +130,7 @@ def test_other_records_at_a_later_pass_are_refused():
         yield X[rows[:99]], Y[rows[:99]]
         yield X[rows[99:]], Y[rows[99:]]
 
-    refused(rounds(), some, "same records at every pass")
+    refused(rounds(), some, "same records each time")
     private = fm.callbacks.PrivateModel(fm.PrivacyBudget(1.0, 1e-5), data=mixed)
     rounds().fit(X, Y, callbacks=[private], verbose=0)
     assert private.ledger.entries

@@ -142,7 +142,7 @@ def _fewer(data):
     [
         (_smaller, "the statement says 0.1, its entries compose to"),
         (_unproven, "the statement says inf, its"),
-        (_praised, "takes for granted"),
+        (_praised, "facts of ledger"),
         (_fewer, "carries some that the statement leaves out"),
     ],
 )
@@ -189,7 +189,7 @@ def test_damaged_and_hostile_files(released, verify, tmp_path):
     ],
 )
 def test_no_note_is_worded_as_a_proof(note):
-    with pytest.raises(ValueError, match="your declarations"):
+    with pytest.raises(ValueError, match="in other words"):
         fm.callbacks.PrivateModel(1.0, 1e-5, notes=note)
 
 

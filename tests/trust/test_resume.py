@@ -117,7 +117,12 @@ def test_without_a_backup_a_spent_budget_is_refused(tmp_path, kind):
     before = fm.Ledger.load(path).entries
     with pytest.raises(fm.BudgetExceededError, match="Charged before") as e:
         fit(MODELS[kind](), [private(path)])
-    for part in (path.name, before[-1].name, before[-1].when, "stays paid for"):
+    for part in (
+        path.name,
+        before[-1].name,
+        before[-1].when,
+        "the charge stays",
+    ):
         assert part in str(e.value)
     assert fm.Ledger.load(path).entries == before
 

@@ -119,10 +119,10 @@ def check_dense(x, name="x"):
         )
     if _is_sparse(x):
         raise ValueError(
-            f"`{name}` is sparse ({kind}), and records are read dense. Pass "
-            "`x.toarray()` (of a tensor, its dense form), or where memory is "
-            "short a function that returns an iterator over (x, y) batches, "
-            "each of them dense: `x[i : i + 1024].toarray()`."
+            f"`{name}` is sparse ({kind}), but records must be dense. Pass "
+            "`x.toarray()` (the dense form of a tensor). If memory is short, "
+            "pass a function that returns an iterator over dense (x, y) "
+            "batches: `x[i : i + 1024].toarray()`."
         )
 
 
@@ -169,11 +169,10 @@ def _check_no_batches(value, name):
     kinds = [kind.__name__ for kind in type(value).__mro__]
     if hasattr(value, "element_spec") or {"DataLoader", "PyDataset"} & {*kinds}:
         raise ValueError(
-            f"`{name}` must be an array with a row for each record, not a data "
-            "set. Collect its batches, `x, y = map(np.concatenate, "
-            "zip(*batches))`, of records without labels "
-            "`x = np.concatenate(list(batches))`. Received: "
-            f"{type(value).__name__}"
+            f"`{name}` must be an array with a row for each record, not a "
+            "data set. Join its batches: `x, y = map(np.concatenate, "
+            "zip(*batches))`, or without labels `x = "
+            f"np.concatenate(list(batches))`. Received: {type(value).__name__}"
         )
 
 
@@ -274,11 +273,10 @@ def _id_kind(value):
 def _refuse_ids(received):
     raise ValueError(
         "`owners` must hold one id for each record, all of them whole numbers "
-        "or all text, none missing. If two people share an id, or a person "
-        "has two, a person's influence is not bounded. Write "
-        "`[str(v) for v in owners]`, give records without an owner ids of "
-        "their own, and fill up lists of several owners with -1 or ''. "
-        f"Received: {received}"
+        "or all text, none missing. Give each person exactly one id, or that "
+        "person's influence is not limited. Write `[str(v) for v in owners]`. "
+        "Give records without an owner ids of their own. Fill up lists of "
+        f"several owners with -1 or ''. Received: {received}"
     )
 
 

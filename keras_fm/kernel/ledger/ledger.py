@@ -222,10 +222,10 @@ class Ledger:
             raise BudgetExceededError(
                 "This release would exceed the privacy budget: epsilon "
                 f"{total:.6g} at delta {self.budget.delta:g}, of "
-                f"{self.budget.epsilon:g} allowed. No record was used. "
-                "Reuse the release that exists (fits on it are free), or "
-                "plan several releases from the start with "
-                "`Proven(releases=k)`." + self._spent()
+                f"{self.budget.epsilon:g} allowed. No record was used. Use "
+                "the release that you have: fits on it are free. To release k "
+                "times, plan it from the start: `Proven(releases=k)`."
+                + self._spent()
             )
 
     def _spent(self):
@@ -245,11 +245,10 @@ class Ledger:
             [
                 f"\nCharged before{where}:",
                 *lines,
-                "If a run ended between a charge and its release (a crash), "
-                "that release is lost and stays paid for: load the model or "
-                "the backup that carries it, if one was saved. To spend more, "
-                "you must decide on a larger budget: begin a new ledger, whose "
-                "budget adds to this one.",
+                "If a run crashed after its charge, the charge stays. Load "
+                "the model or backup that holds its release, if one was "
+                "saved. To spend more, begin a new ledger. The two budgets "
+                "then add up.",
             ]
         )
 
@@ -359,8 +358,9 @@ class Ledger:
             if path not in (None, file.path) and os.path.exists(path):
                 raise ValueError(
                     f"The ledger in {file.path!r} is open in this process as "
-                    f"{path!r}: one of the files is a copy, and both would be "
-                    "two budgets. Open the other one, and remove the copy."
+                    f"{path!r}: one of the files is a copy, and two files "
+                    "would be two budgets. Use the file that is open, and "
+                    "remove the other."
                 )
             ledger._take(found, file)
             # Opening a ledger begins a run.
@@ -439,10 +439,10 @@ class Ledger:
             return
         raise ValueError(
             "This ledger comes from another process, or from a text of it (a "
-            "saved model, `Ledger.load`): here it would be a second budget "
-            "for the same records. Give it a file that all processes share, "
-            "`Ledger.open(path, ...)`. To go on with a text, `save` it to a "
-            "new file."
+            "saved model, `Ledger.load`). A charge here would be a second "
+            "budget for the same records. Use a file that all processes "
+            "share, `Ledger.open(path, ...)`. To continue from a text, `save` "
+            "it to a new file."
         )
 
     def _warn_of_repeats(self, entries):
@@ -506,7 +506,7 @@ class Ledger:
                 raise ValueError(
                     "`save` needs a ledger in memory and a path that does not "
                     f"exist yet. Received: path={file.path!r}; the ledger's "
-                    f"file: {self.path!r}. Copy a file by `cp` to keep it."
+                    f"file: {self.path!r}. To copy a file, use `cp`."
                 )
             self._file = file
             try:
@@ -567,8 +567,8 @@ def _read(file):
 
 def _gone(file):
     return (
-        f"The ledger {file.path!r} is gone, and what was spent with it. Put "
-        "it back before anything else is released."
+        f"The ledger {file.path!r} is gone, and with it the record of what "
+        "was spent. Put it back before you release anything."
     )
 
 

@@ -17,7 +17,7 @@ _MOST_ENTRIES = 10_000
 # declaration.
 ONE_RECORD = "one record (one row of the data given)"
 ONE_OWNER = "one owner with all its rows (ids given as `owners`)"
-SEVERAL = "what all rows of one owner hold (who owns which row is public)"
+SEVERAL = "contents of one owner's rows (which owner has which row is public)"
 _PROVED = (ONE_RECORD, ONE_OWNER, SEVERAL)
 DECLARED = ", by declaration "
 

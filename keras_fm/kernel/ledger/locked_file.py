@@ -39,7 +39,7 @@ class LockedFile:
         self.path = os.path.realpath(os.fsdecode(path))
         if os.path.isdir(self.path):
             raise ValueError(
-                "`path` must be the path of a file and is a folder. Write "
+                "`path` must be a file. Received a folder. Write "
                 f"{os.path.join(self.path, 'privacy.json')!r}."
             )
         # Handle of the lock file, while this object holds the lock.

@@ -113,7 +113,7 @@ class Release:
             with stored_arrays.opened(path) as data:
                 public = data.read("public")
                 if public.dtype != np.uint8 or public.size > _LARGEST_PUBLIC:
-                    raise ValueError("it does not say what it holds")
+                    raise ValueError("it does not name its query")
                 public = json.loads(bytes(public))
                 mechanism = known_mechanisms.from_config(public["mechanism"])
                 query = query_of_kind(public["kind"])(**public["query"])

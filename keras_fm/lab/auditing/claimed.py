@@ -72,13 +72,13 @@ def check_relation(claim, audited, labelled=True):
     """
     if audited == "add_remove" and claim.neighbours != "add_remove":
         raise ValueError(
-            f'design="include" says nothing about a {claim.neighbours} claim: '
-            'its data sets differ in length. Use design="swap".'
+            f'design="include" cannot test a {claim.neighbours} claim: its '
+            'data sets differ in length. Use design="swap".'
         )
     if claim.neighbours == "replace_label" and not labelled:
         raise ValueError(
-            "Canaries without labels say nothing about a replace_label claim: "
-            "pass `data=(x, y)` and `classes`."
+            "Canaries without labels cannot test a replace_label claim. Pass "
+            "`data=(x, y)` and `classes`."
         )
 
 
@@ -91,8 +91,8 @@ def check_curve(claim, curve):
     """
     if curve and claim.delta == 0:
         raise ValueError(
-            'curve="gaussian" is of Gaussian noise, which no pure epsilon '
-            f"has. Received: a claim of epsilon={claim.epsilon:g}, delta=0"
+            'curve="gaussian" needs Gaussian noise, whose claims have delta > '
+            f"0. Received: a claim of epsilon={claim.epsilon:g}, delta=0"
         )
 
 

@@ -53,10 +53,9 @@ def gradient_losses(model, x, labels):
 
     if not isinstance(model, keras.Model):
         raise ValueError(
-            '`score="gradient"` looks into the weights: `fit` and `control` '
-            "must return a Keras model, not a function of predictions. "
-            f"Received: {type(model).__name__}. Use `score` "
-            '"loss" or "margin".'
+            '`score="gradient"` uses the weights: `fit` and `control` must '
+            "return a Keras model, not a function of predictions. Received: "
+            f'{type(model).__name__}. Use `score` "loss" or "margin".'
         )
     if not model.trainable_weights:
         raise ValueError(

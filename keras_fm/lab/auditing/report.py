@@ -25,8 +25,8 @@ _MEANING = {
     ),
     NO_POWER: (
         "Even without any privacy this attack shows no more than the stated "
-        "epsilon, so it says nothing. Train longer, or take a larger network "
-        "or more canaries."
+        "epsilon. It can prove nothing. Train longer, or take a larger "
+        "network or more canaries."
     ),
 }
 

@@ -105,8 +105,9 @@ def differences(fit, data, neighbour):
         model, _ = fit(*neighbour)
     if len(heard) != len(again):
         raise ValueError(
-            "Both fits must release as often: how often tells them apart. "
-            f"Received: {len(heard)} and {len(again)} releases"
+            "Both fits must make equally many releases, or their number would "
+            f"tell them apart. Received: {len(heard)} and {len(again)} "
+            "releases"
         )
     others = [np.array(w) for w in model.get_weights()]
     return Differences(

@@ -143,8 +143,8 @@ def define(values):
         "curve",
         None,
         ["gaussian"],
-        "With --fit, of Gaussian noise on sums over all records: all deltas "
-        "of its curve together, which shows more.",
+        "With --fit, for Gaussian noise on sums over all records: uses all "
+        "deltas of its curve together, which shows more.",
     )
     flag.integer("seeds", 3, "Number of audits, with seeds 0, 1, ...")
     flag.integer(

@@ -1,4 +1,4 @@
-"""`keras-fm compose`: what many private reads cost together."""
+"""`keras-fm compose`: what many private releases cost together."""
 
 import sys
 
@@ -7,9 +7,9 @@ from keras_fm.lab.composition import side_by_side
 
 NAME = "compose"
 ALONE = True
-SUMMARY = "what many private reads cost, by every composition theorem"
+SUMMARY = "what many private releases cost, by every composition theorem"
 
-WORDS = """What many private reads cost, by every composition theorem.
+WORDS = """What many private releases cost, by every composition theorem.
 
   keras-fm compose
       10,000 steps of DP-SGD: noise multiplier 4, samples of 1 %

@@ -3,7 +3,7 @@
 import sys
 
 NAME = "ledger"
-SUMMARY = "what a ledger in a file says was spent, and what is left"
+SUMMARY = "what was spent under the ledger of a file, and what is left"
 POSITIONAL = "FILE [FILE ...]"
 ALONE = True
 

@@ -73,14 +73,14 @@ class OwnModel:
         except Exception as e:
             raise ValueError(
                 f"The model must take records of shape {shape}, and does not: "
-                f"{str(e).splitlines()[0]}. A function that takes an argument "
-                "is told the shape: `def build(shape): ...`."
+                f"{str(e).splitlines()[0]}. To get the shape, let the "
+                "function take it: `def build(shape): ...`."
             ) from e
         if found not in {(2, classes), (2, 1 if classes == 2 else classes)}:
             raise ValueError(
-                f"The model must have {classes} outputs, one for each class"
-                f"{', or one' * (classes == 2)}. Received: outputs of shape "
-                f"{found[1:]}. A function of two arguments is told both: "
+                f"The model must have {classes} outputs, one for each "
+                f"class{', or one' * (classes == 2)}. Received: outputs of "
+                f"shape {found[1:]}. To get both, let the function take them: "
                 "`def build(shape, classes): ...`."
             )
         return model

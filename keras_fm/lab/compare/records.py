@@ -101,7 +101,7 @@ def _numbers(x, columns):
         pass
     # Outside of `except`: NumPy's words show a value of a record.
     raise ValueError(
-        "`x` must hold numbers. Say what is public of columns of words, "
+        "`x` must hold numbers. For columns of words, list the words in "
         '`columns={"work": ["farm", "office"]}`.'
     )
 

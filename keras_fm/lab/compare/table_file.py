@@ -15,7 +15,7 @@ _WORDS = """# What is publicly known of the columns of {name}. Write what a code
 #   age = {{numbers = [18, 90]}}            a range; more numbers are knots
 #   work = {{words = ["farm", "office"]}}   all words that there may be
 #   income = {{classes = ["low", "high"]}}  what is to be predicted
-# A column that is left out is not read.
+# A column that is left out is not used.
 
 """
 _NUMBERS = ("int", "uint", "float", "double", "decimal")
@@ -45,7 +45,7 @@ def read(path, schema, target=""):
     """
     if not schema:
         raise ValueError(
-            f"`columns` must name a file that says what is public of {path!r}. "
+            f"`columns` must be the path of a public schema of {path!r}. "
             f"`keras-fm schema {path}` writes one to fill in."
         )
     known = table_schema.load(schema)

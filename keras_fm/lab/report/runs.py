@@ -305,8 +305,8 @@ def _features_of(spec):
 
 def _comparison_caveats(rows):
     claimed = [
-        "A claimed epsilon is what a paper asserts. No valid proof covers it, "
-        "so it says nothing about what the training reveals."
+        "A claimed epsilon is asserted by a paper. No valid proof covers it, "
+        "so it does not limit what the training reveals."
     ]
     found = [
         *claimed * any(_standing(row) == CLAIMED for row in rows),

@@ -82,7 +82,7 @@ def _with_members(network, found):
         low=np.concatenate([found.low, np.tile(low, copies)]),
         high=np.concatenate([found.high, np.tile(far, copies)]),
         reach=network.users - 1,
-        note="Every row reads the attributes of all users at its steps.",
+        note="Every row uses the attributes of all users at its steps.",
     )
 
 

@@ -10,7 +10,7 @@ from keras_fm.kernel import checks
 
 RECONSTRUCTION_REASON = (
     "none. The codes depend on the encoder's weights, so the coefficients "
-    "change at every step, and every step reads the exact coefficients of its "
+    "change at every step, and every step uses the exact coefficients of its "
     "batch; see docs/guarantees.md"
 )
 

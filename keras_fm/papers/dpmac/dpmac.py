@@ -186,9 +186,9 @@ class DPMAC(PrivateNetwork):
         if clip == "analytic":
             thresholds = self._analytic()
             warnings.warn(
-                'clip="analytic" takes thresholds that hold for every possible '
-                "record, far above what records reach "
-                f"({', '.join(f'{t:.3g}' for t in thresholds[1])}). Noise "
+                'clip="analytic" takes thresholds that hold for every '
+                "possible record, far above those of most records "
+                f"({', '.join((f'{t:.3g}' for t in thresholds[1]))}). Noise "
                 "grows with them: a smaller threshold, such as `clip=0.1`, is "
                 "usually better.",
                 stacklevel=2,
@@ -285,7 +285,7 @@ class DPMAC(PrivateNetwork):
         if bound is None:
             raise ValueError(
                 'clip="analytic" needs a public `input_bound` on the norm of '
-                "what the first layer reads. Received: input_bound=None"
+                "the first layer's input. Received: input_bound=None"
             )
         steps, found = self._steps, {1: [], 2: []}
         norm = bound

@@ -58,7 +58,7 @@ class StackModel(PrivatePart, keras.Model):
         check_line("`public`", public)
         if not public:
             raise ValueError(
-                "`public` must say where the weights are from. Received: "
+                "`public` must name the source of the weights. Received: "
                 f"public={public!r}"
             )
         if self.is_released or self.is_perturbed:
@@ -83,8 +83,8 @@ class StackModel(PrivatePart, keras.Model):
         ):
             raise ValueError(
                 f"'{self.name}' does not have the weights it was built with, "
-                "or its layers were trained before, and no ledger says on "
-                "what. Build a new model of new layers, or give public "
+                "or its layers were trained before, and no ledger counts that "
+                "training. Build a new model of new layers, or give public "
                 "weights: `model.start_from(weights, public='where they are "
                 "from')`."
             )

@@ -15,8 +15,8 @@ LOCAL = {"size": 5, "q": 2.0, "a": 1e-4, "beta": 0.75}
 
 ENERGY_REASON = (
     "none. The denominator Z depends on the weights and the records, and the "
-    "negative phase of contrastive divergence reads the records at every "
-    "step; see docs/guarantees.md"
+    "negative phase of contrastive divergence uses the records at every step; "
+    "see docs/guarantees.md"
 )
 
 

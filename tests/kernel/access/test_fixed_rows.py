@@ -196,7 +196,7 @@ def test_every_input_decides_on_the_row():
         assert len(rows) > 1
 
 
-@pytest.mark.parametrize("kind", ["text", "no labels", "mixed"])
+@pytest.mark.parametrize("kind", ["text", "uses features only", "mixed"])
 def test_other_data(kind):
     x, y = records(20)
     if kind == "text":
@@ -208,7 +208,7 @@ def test_other_data(kind):
         wider = list(placed([(x.astype("U90"), y)], SIZE))
         for (_, _, a), (_, _, b) in zip(found, wider):
             np.testing.assert_array_equal(a, b)
-    elif kind == "no labels":
+    elif kind == "uses features only":
         found = list(placed([(x, None)], SIZE))
         assert all(labels is None for _, labels, _ in found)
         seen = np.concatenate([v[rows] for v, _, rows in found])

@@ -50,7 +50,7 @@ WEIGHTED = data.WeightedRandomSampler(np.ones(10), 10)
         (
             PAIRS,
             {"sampler": data.RandomSampler(PAIRS, num_samples=25)},
-            "not as many as there are",
+            "more or fewer records than there are",
         ),
         (PAIRS, {"batch_size": None}, "first axis"),
         (PAIRS, {"batch_size": 4, "drop_last": True}, "drop_last=False"),

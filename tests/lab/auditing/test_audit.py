@@ -432,14 +432,14 @@ def never(x, y):
         ({"neighbours": None}, "A claim in numbers"),
         # An epsilon alone would be compared at delta = 0.
         ({"claim": 1}, "`claim` must"),
-        ({"design": "include"}, 'design="include" says'),
+        ({"design": "include"}, 'design="include" cannot test'),
         ({"kind": "noise"}, 'kind="noise" needs'),
         ({"canaries": RECORDS + 1}, "1201 canaries"),
         ({"classes": None}, "Labels need"),
         ({"seeds": (1, 1)}, "`seeds` must"),
         ({"score": "accuracy"}, "`score` must"),
         ({"guarantee": "private"}, "`guarantee` must"),
-        ({"curve": "gaussian"}, 'curve="gaussian" is'),
+        ({"curve": "gaussian"}, 'curve="gaussian" needs'),
     ],
 )
 def test_bad_arguments_are_refused_before_any_training(change, message):

@@ -140,7 +140,7 @@ def test_fits_that_release_otherwise_are_refused():
     with pytest.raises(ValueError, match="there is none"):
         whole_fits.differences(More(), *data())
     both = data()
-    with pytest.raises(ValueError, match="as often"):
+    with pytest.raises(ValueError, match="equally many releases"):
         whole_fits.differences(More(), both[1], both[0])
 
 

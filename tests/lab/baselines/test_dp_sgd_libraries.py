@@ -218,7 +218,7 @@ def test_a_delta_that_permits_publishing_a_record_is_not_private(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         fit.fit(x, y)
-    found = [w for w in caught if "not below one over" in str(w.message)]
+    found = [w for w in caught if "is too large for" in str(w.message)]
     too_large = delta * N >= 1
     assert len(found) == too_large
     assert fit.report()["private"] is not too_large
