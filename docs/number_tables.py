@@ -46,7 +46,9 @@ NOTHING = "-"
 
 
 def number(values, spread=None, digits=1):
-    """A mean, with its standard deviation (n - 1) if there are several."""
+    """A mean, with its standard deviation (n - 1) if there are several.
+
+    No-break spaces keep both on one line of a narrow screen."""
     values = np.asarray(values, float).ravel()
     if not values.size:
         return NOTHING
@@ -54,7 +56,7 @@ def number(values, spread=None, digits=1):
         spread = values.std(ddof=1)
     off = 0.0 if spread is None else np.max(spread)
     mean = f"{values.mean():,.{digits}f}"
-    return f"{mean} ± {off:.{digits}f}" if off else mean
+    return f"{mean}\u00a0±\u00a0{off:.{digits}f}" if off else mean
 
 
 def percent(values, spread=None, digits=1):

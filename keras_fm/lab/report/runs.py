@@ -206,7 +206,8 @@ def _result(row, scale):
     value, spread = _float(row.get("y")), _float(row.get("spread"))
     cell = _number(value, ".4g", scale)
     if cell.text and spread and math.isfinite(spread):
-        return Cell(text=f"{cell.text} ± {spread * scale:.2g}", key=cell.key)
+        spread = f"\u00a0±\u00a0{spread * scale:.2g}"
+        return Cell(text=cell.text + spread, key=cell.key)
     return cell
 
 

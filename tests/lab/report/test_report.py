@@ -164,7 +164,10 @@ def test_a_comparison(tmp_path):
         "published",
         "non private",
     ]
-    assert texts(table, "ε\u00a01") == ["", "77 ± 1", "16 ± 1", "97 ± 1"]
+    assert texts(table, "ε\u00a01") == [
+        "",
+        *(f"{v}\u00a0±\u00a01" for v in (77, 16, 97)),
+    ]
     best = [
         (row, column)
         for row, cells in enumerate(table.rows)
@@ -251,7 +254,7 @@ def test_a_reproduction_stands_beside_the_paper(tmp_path):
     ours, paper = run.tables
     assert texts(ours, "standing") == ["proven", "claimed, not proven"]
     assert texts(ours, "ε proven") == ["1.99", "no valid proof"]
-    assert texts(ours, "accuracy, %") == ["75 ± 2", "75 ± 2"]
+    assert texts(ours, "accuracy, %") == ["75\u00a0±\u00a02"] * 2
     assert texts(paper, "accuracy, %") == ["91"]
     assert run.command == "keras-fm reproduce adlm:mnist"
     assert ("Paper", "A, B: T. V 2017") in run.facts
