@@ -119,7 +119,7 @@ def _composed(mechanisms, scale):
     runs = sum(_runs(m) * count for m, count in parts)
     far = math.fsum(_reach(m) * count for m, count in parts)
     if far > _FARTHEST or runs > _MOST_RUNS:
-        raise ArithmeticError("beyond what is composed")
+        raise ArithmeticError("too much to compose")
     # Below 0.1 a finer grid would cost seconds and gain nothing visible.
     grid = _RELATIVE_DISCRETIZATION * max(scale, 0.1)
     # A plan far beyond `scale` gets a coarse grid: a fine one would fill the
@@ -128,7 +128,7 @@ def _composed(mechanisms, scale):
     for m, _ in parts:
         few = grid * _MANY_POINTS > _one_reach(m)
         if few and _runs(m) > _MANY_RUNS:
-            raise ArithmeticError("beyond what is composed")
+            raise ArithmeticError("too much to compose")
     return _convolved(parts, grid), transform_error(runs)
 
 

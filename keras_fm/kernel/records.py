@@ -72,7 +72,7 @@ def _batches(data, batch_size, labelled):
         total = data.num_batches if hasattr(data, "num_batches") else len(data)
         if total is None or not math.isfinite(total):
             raise ValueError(
-                "The dataset has no end, so a pass over it never stops."
+                "The dataset has no end, so its records cannot be counted."
             )
         for index in range(int(total)):
             yield _pair(data[index])

@@ -37,7 +37,7 @@ class AdaptedLayer(keras.layers.Layer):
 
     @staticmethod
     def _check_description(description):
-        wanted = "a text that says what the public data is"
+        wanted = "a text that names the public data"
         checks.text("description", description, wanted)
 
     def _check_adapted(self):

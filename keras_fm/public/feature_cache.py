@@ -210,7 +210,7 @@ class _OneByOne:
             )
         self._function = function
         self.name = checks.text(
-            "name", name, "a text that says what a function computes"
+            "name", name, "a text that identifies the function"
         )
 
     def __call__(self, rows):

@@ -12,7 +12,7 @@ NAME = "doctor"
 SUMMARY = "versions, backend, random source, what extras would add"
 ALONE = True
 
-WORDS = """Says whether this installation works, and what it lacks.
+WORDS = """Checks this installation, and lists what it lacks.
 
   keras-fm doctor
       one line for every package, check and extra
@@ -147,5 +147,5 @@ def _noise():
         raise ValueError("two draws of the operating system are equal")
     # Right noise is outside with a probability below 1e-18.
     if not 0.8 < float(np.std([first, second])) < 1.25:
-        raise ValueError("the noise lacks the spread that was asked for")
+        raise ValueError("the noise has the wrong spread")
     return "the operating system's, gives fresh noise of the right size"

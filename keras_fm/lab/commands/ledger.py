@@ -10,15 +10,15 @@ ALONE = True
 WORDS = """Prints the privacy statement of a ledger, composed anew.
 
   keras-fm ledger privacy.json
-      what was read and released, by which mechanism, with which proof; the
+      what was used and released, by which mechanism, with which proof; the
       epsilon that it adds up to, and what is left of the budget
 
 A FILE is what `PrivateModel(..., ledger="privacy.json")`, `Ledger.open` or
-`Ledger.save` wrote. It is only read. A file is not authenticated: it says
-what its writer wrote.
+`Ledger.save` wrote. It is not changed. A file is not authenticated: anybody
+could have written it.
 
-Several ledgers are several budgets. For the same records, add up what they
-say.
+Several ledgers are several budgets. For the same records, add up their
+epsilons.
 """
 
 

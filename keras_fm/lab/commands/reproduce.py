@@ -26,7 +26,7 @@ WORDS = """Figures and tables of the five papers, ours beside theirs.
 
 How to read the table:
   guarantee   claimed: the epsilon is what the paper asserts, no proof covers
-              it; proven: composed from the ledger of what was read
+              it; proven: composed from the ledger of all releases
   paper       the number that the paper prints, at an epsilon that it claims
   difference  ours minus the paper's
 In figures solid is proven, dotted only claimed, dashed without privacy; open

@@ -6,17 +6,17 @@ import sys
 from keras_fm.lab.commands import command_line
 
 NAME = "schema"
-SUMMARY = "a file to fill in: what is public of the columns of a table"
+SUMMARY = "a file to fill in: public facts about the columns of a table"
 POSITIONAL = "TABLE"
 
-WORDS = """Writes a file for what is public of a table, for you to fill in.
+WORDS = """Writes a file of public facts about a table, for you to fill in.
 
   keras-fm schema people.csv
       writes schema.toml: a line for every column, without its range
 
 TABLE is a .csv file, of which only the first line is read, or a .parquet
-file, of which only names and types are. Ranges, words and classes are yours
-to say: what is read from the records is not public.
+file, of which only names and types are. You fill in ranges, words and
+classes from public knowledge: numbers computed from records are not public.
 
 `keras-fm compare --columns=schema.toml` and
 `PrivateClassifier(columns="schema.toml")` read it.

@@ -18,13 +18,13 @@ WORDS = """Checks a model in a file against its privacy statement.
       a model with layers of your own, which mine.py registers
 
 MODEL is what `model.save("mine.keras")` wrote, STATEMENT what
-`callback.save_statement("statement.json")` of its `PrivateModel` wrote. Both
-are only read. Exit status 0 if they belong together, 1 if not, 2 if a file
+`callback.save_statement("statement.json")` of its `PrivateModel` wrote. Neither
+is changed. Exit status 0 if they belong together, 1 if not, 2 if a file
 cannot be read.
 
-A file is not authenticated: it says what its writer wrote. *Proven* is what
-follows from the entries, if they are all that was read; *declared* is the
-writer's word.
+A file is not authenticated: anybody could have written it. *proven* facts
+follow from the entries, if none is missing; *declared* facts are stated by
+the person who trained.
 """
 
 

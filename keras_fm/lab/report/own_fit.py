@@ -22,7 +22,7 @@ _PNG = b"\x89PNG\r\n\x1a\n"
 _LEDGERS = re.compile(r"privacy/ledger( \d+)?")
 _CAVEATS = (
     "Epsilon is composed anew from the entries of the ledger. A file is not "
-    "authenticated: it says what its writer wrote.",
+    "authenticated: anybody could have written it.",
     "Metrics of validation data are not covered by any epsilon.",
 )
 

@@ -263,8 +263,7 @@ def _comparison(folder, data):
         title=f"{dataset}: every way of training, side by side",
         lead=(
             f"The same data and the same split, trained in {len(labels)} ways. "
-            + "What is proven and what is only claimed are kept apart."
-            * claimed
+            + "Proven and claimed results are kept apart." * claimed
         ),
         facts=_facts(
             ("Data", dataset),
@@ -280,8 +279,8 @@ def _comparison(folder, data):
             folder,
             "accuracy.png",
             "Test accuracy against the budget"
-            + ": what is proven, and what is only claimed, in panels of their "
-            "own" * claimed + ".",
+            + ": proven and claimed, each in a panel" * claimed
+            + ".",
         ),
         tables=(_accuracies(rows),),
         tables_after=(
