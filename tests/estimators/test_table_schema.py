@@ -60,5 +60,5 @@ def test_a_file_is_what_columns_are(path):
 def test_what_says_something_else_is_refused(tmp_path, line):
     path = tmp_path / "schema.toml"
     path.write_text(line)
-    with pytest.raises(ValueError, match="Column 'age' of .* must say one of"):
+    with pytest.raises(ValueError, match="Column 'age' of .* must have one of"):
         table_schema.load(path)
