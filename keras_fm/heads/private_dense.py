@@ -72,7 +72,8 @@ class PrivateDense(ReleasedLayer):
         clip: whether inputs and numbers outside their bounds are clipped to
             them at the release instead of refused.
         quadratic_scale: float > 0, how much of the noise A takes (see
-            `keras_fm.queries.QuadraticQuery`).
+            `keras_fm.queries.QuadraticQuery`). `None` is 1. For numbers it is
+            C / sqrt(M), if that is larger: A and S then weigh the same.
         rounds: `None` for one release, or a `keras_fm.Rounds` (an int R stands
             for `Rounds(rounds=R)`): R rounds within the same budget.
         kernel_initializer, bias_initializer: initializers.
@@ -115,7 +116,7 @@ class PrivateDense(ReleasedLayer):
         feature_bound: float = 1.0,
         nonnegative: bool = False,
         clip: bool = False,
-        quadratic_scale: float = 1.0,
+        quadratic_scale: float | None = None,
         rounds: Any = None,
         kernel_initializer: Any = "glorot_uniform",
         bias_initializer: Any = "zeros",
@@ -130,13 +131,10 @@ class PrivateDense(ReleasedLayer):
         self.units = layer_arguments.positive_integer("units", units)
         self.use_bias = use_bias
         self.feature_bound = checks.positive("feature_bound", feature_bound)
-        self.quadratic_scale = checks.positive(
-            "quadratic_scale", quadratic_scale
-        )
         self.feature_l1_bound = checks.optional(
             checks.norm_bound, "feature_l1_bound", feature_l1_bound
         )
-        if rounds is not None and (quadratic_scale != 1.0 or feature_l1_bound):
+        if rounds is not None and (quadratic_scale or feature_l1_bound):
             raise ValueError(
                 "`quadratic_scale` and `feature_l1_bound` belong to one "
                 "release, not to `rounds`. Received: "
@@ -174,6 +172,12 @@ class PrivateDense(ReleasedLayer):
         if bias_feature is None:
             bias_feature = self.feature_bound if numbers else 0.1
         self.bias_feature = checks.positive("bias_feature", bias_feature)
+        if quadratic_scale is None and rounds is None:
+            both = self.objective_bound / self.units**0.5
+            quadratic_scale = max(1.0, both) if numbers else 1.0
+        self.quadratic_scale = checks.optional(
+            checks.positive, "quadratic_scale", quadratic_scale
+        )
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
         self.input_spec = keras.layers.InputSpec(min_ndim=2)
@@ -391,7 +395,10 @@ class PrivateDense(ReleasedLayer):
             hessian, minimiser = None, release.statistics["weights"]
             offset = 0.0
         else:
-            hessian, minimiser = release.minimise(ridge_factor)
+            known = {}
+            if self.loss == "squared_error" and self.use_bias:
+                known["constant"] = self.bias_feature
+            hessian, minimiser = release.minimise(ridge_factor, **known)
             # The objective per record; n is estimated from the release.
             n = release.estimated_records()
             linear = objective.linear_coefficients(release.linear)

@@ -14,6 +14,9 @@ The proofs of the sensitivities are in docs/proofs/squared_error.md.
 import dataclasses
 import math
 
+import numpy as np
+from scipy import special
+
 from keras_fm.core.quadratic_release import QuadraticObjective
 from keras_fm.heads.head_release import HeadRelease
 from keras_fm.kernel import bounds as bounds_lib
@@ -90,6 +93,9 @@ class SquaredErrorQuery(QuadraticObjective, QuadraticQuery):
         return -linear
 
 
+_TINY: float = np.finfo(float).tiny
+
+
 def bounds_in_words(bounds):
     """The different bounds of the outputs, as text."""
     return ", ".join(f"[{a:g}, {b:g}]" for a, b in dict.fromkeys(bounds))
@@ -98,3 +104,74 @@ def bounds_in_words(bounds):
 @released_as(SquaredErrorQuery)
 class SquaredErrorRelease(HeadRelease):
     """The release of a `SquaredErrorQuery`: its noisy statistics A and S."""
+
+    def minimise(self, ridge_factor=0.5, constant=None):
+        """Post-processing: weights that are as large as the noise lets one
+        see, from the release and public numbers alone.
+
+        The mean of the numbers is estimated first, and the rest from what is
+        left of A and S about the means. Eigenvalues of A are freed of
+        what the noise adds to their spread. The weights are a mean over
+        normal priors, each weighed by how likely it makes S: with noise alone
+        they are near zero. docs/proofs/squared_error.md.
+
+        Args:
+            ridge_factor: float >= 0, a ridge in units of the noise's spectral
+                edge, where A is not shrunk.
+            constant: `None`, or the value of the last feature, the same for
+                every record.
+
+        Returns:
+            `(hessian, minimiser)` as in `QuadraticRelease.minimise`.
+        """
+        hessian, _ = super().minimise(ridge_factor)
+        second, linear = self.quadratic, self.linear
+        noise = self.mechanism.coordinate_variance(self.query.size)
+        entry = self.query.off_diagonal_stddev(self.mechanism) ** 2
+        n, mean = self.estimated_records(), np.zeros(linear.shape[1])
+        if constant:
+            n = max(second[-1, -1] / constant**2, 1.0)
+            scaled = constant * n
+            centre, mean = second[:-1, -1] / scaled, linear[-1] / scaled
+            bound = max(self.query.feature_bound**2 - constant**2, _TINY)
+            centre /= max(1.0, np.linalg.norm(centre) / bound**0.5)
+            # Numbers in [-1, 1]: a mean of variance 1/3 before the release.
+            unsure = (noise + 2 * entry * mean**2) / scaled**2
+            mean = np.clip(mean / (1 + 3 * unsure), -1.0, 1.0)
+            linear = linear[:-1] - n * np.outer(centre, mean)
+            second = second[:-1, :-1] - n * np.outer(centre, centre)
+        values, vectors = np.linalg.eigh(second)
+        values, kept = _without_noise(values, entry)
+        # Standard deviations of a weight, uniform up to the largest: one that
+        # explains a tenth of what numbers of this mean can vary.
+        most = n / (10 * max(values.sum(), _TINY)) * (1 - mean**2) + _TINY
+        prior = np.geomspace(1e-5, 1.0, 24)[:, None, None] * most
+        values = (values + kept * ridge_factor * self.noise_edge())[:, None]
+        error = noise + entry * (mean**2 + kept * len(values) * prior)
+        spread = values**2 * prior + error + _TINY
+        along = vectors.T @ linear
+        likely = np.log(prior) - (along**2 / spread + np.log(spread)).sum(
+            axis=1, keepdims=True
+        )
+        share = special.softmax(likely / 2, axis=0) * prior / spread
+        weights = vectors @ (share.sum(axis=0) * values * along)
+        if not constant:
+            return hessian, weights
+        constant_weight = (mean - centre @ weights) / constant
+        return hessian, np.vstack([weights, constant_weight])
+
+
+def _without_noise(values, entry):
+    """Eigenvalues of a noisy A as they were before the noise, and the kept
+    share of their variance. `entry` is the variance of an entry's noise.
+
+    The estimator for additive Gaussian noise of Bun, Allez, Bouchaud and
+    Potters (2016), its kernel half as wide as the noise.
+    """
+    d, apart = len(values), values[:, None] - values
+    pull = apart / (apart**2 + entry * d / 4 + _TINY)
+    found = values - 2 * entry * pull.sum(axis=1)
+    kept = (found.std() / max(values.std(), _TINY)) ** 2
+    # No mean below its own error; what the noise hides of A is not nothing.
+    found += max(values.mean(), math.sqrt(2 * entry / d)) - found.mean()
+    return np.maximum(found, 0.0), np.clip(kept, 1 / (d + 1), 1.0)
