@@ -93,7 +93,7 @@ class SquaredErrorQuery(QuadraticObjective, QuadraticQuery):
         return -linear
 
 
-_TINY: float = np.finfo(float).tiny
+_TINY = float(np.finfo(float).tiny)
 
 
 def bounds_in_words(bounds):

@@ -16,7 +16,8 @@ from neighbours import (
     to_ball,
 )
 
-from keras_fm.heads.squared_error import SquaredErrorQuery
+from keras_fm.core.quadratic_release import QuadraticRelease
+from keras_fm.heads.squared_error import SquaredErrorQuery, _without_noise
 from keras_fm.kernel import mechanisms
 from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.kernel.ledger.ledger import Ledger
@@ -162,6 +163,79 @@ def test_with_noise_alone_nothing_is_signal():
     h, y = records(n=5)
     made = released(make(4, 2), [(h, y)], epsilon=1e-3)
     assert made.signal_share() < 0.8 and np.all(np.isfinite(made.minimise()[1]))
+
+
+def table(rng, n=3000, m=8, signal=0.0, level=-0.9):
+    """Rows with a constant 1 at the end, and numbers about a level."""
+    h = np.c_[rng.uniform(-1, 1, (n, m)) / m**0.5, np.ones(n)]
+    t = level + signal * h[:, 0] + rng.uniform(-0.05, 0.05, n)
+    return h, 3 + 5 * t
+
+
+def missed(weights, h, y):
+    """Its squared errors, in variances of the numbers."""
+    t = (y - 3) / 5
+    return np.mean((h @ weights[:, 0] - t) ** 2) / np.var(t)
+
+
+def test_weights_are_no_larger_than_the_noise_lets_one_see():
+    """A ridge on all of A fitted the noise where bounds are wide and the mean
+    lies at their end: R² of -45 and less on one table of the literature."""
+    errors = []
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        h, y = table(rng)
+        made = released(
+            make(9, feature_bound=2**0.5),
+            [(h, y)],
+            epsilon=1.0,
+            neighbours="add_remove",
+        )
+        plain = QuadraticRelease.minimise(made)[1]
+        kept = made.minimise(constant=1.0)[1]
+        errors.append([missed(w, h, y) for w in (plain, kept)])
+    plain, kept = np.mean(errors, axis=0)
+    assert kept < 1.3 and plain > 2
+
+
+def test_a_mean_at_the_end_of_its_bounds_is_found_at_once():
+    h, y = table(np.random.default_rng(3), level=0.95)
+    made = released(
+        make(9, feature_bound=2**0.5),
+        [(h, y)],
+        epsilon=0.5,
+        neighbours="add_remove",
+    )
+    weights = made.minimise(constant=1.0)[1]
+    # The noise of n and of the sum: 0.02 of half a range, four times.
+    assert np.mean(h @ weights[:, 0]) == pytest.approx(0.95, abs=0.08)
+
+
+def test_with_little_noise_the_constant_changes_nothing():
+    h, y = table(np.random.default_rng(4), signal=0.1, level=-0.3)
+    made = released(make(9, feature_bound=2**0.5), [(h, y)])
+    wanted = np.linalg.lstsq(h, (y - 3) / 5, rcond=None)[0]
+    for constant in (None, 1.0):
+        found = made.minimise(0.0, constant)[1]
+        np.testing.assert_allclose(found[:, 0], wanted, atol=2e-3)
+
+
+def test_eigenvalues_are_freed_of_what_the_noise_adds():
+    before, after = [], []
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        true = np.diag([30.0, 8.0, *[4.0] * 10])
+        noise = rng.normal(size=true.shape)
+        # Variance 4 of an entry, 8 on the diagonal.
+        found = np.linalg.eigvalsh(true + (noise + noise.T) * 2**0.5)
+        freed, kept = _without_noise(found, 4.0)
+        before.append(found - np.sort(np.diag(true)))
+        after.append(freed - np.sort(np.diag(true)))
+        assert 0 < kept < 1 and np.all(freed >= 0)
+    assert np.mean(np.square(after)) < 0.5 * np.mean(np.square(before))
+    same, kept = _without_noise(np.arange(3.0), 0.0)
+    np.testing.assert_allclose(same, np.arange(3.0))
+    assert kept == pytest.approx(1.0)
 
 
 # Targets ---------------------------------------------------------------------
