@@ -44,8 +44,7 @@ every run. Finished runs are kept: the same command goes on.
 # Flags that are fields of a `Comparison`.
 _SETTINGS = (
     *("dataset", "model", "columns", "target", "test"),
-    *("features", "first_features", "hidden"),
-    *("methods", "epsilons", "delta"),
+    *("features", "hidden", "methods", "epsilons", "delta"),
     *("neighbours", "seeds", "epochs", "batch_size", "train_records"),
 )
 
@@ -79,11 +78,6 @@ def define(values):
         "pixels",
         "Public features: pixels (or columns), scattering, "
         "scattering_strokes, patches, scattering_patches, strokes_patches.",
-    )
-    flag.integer(
-        "first_features",
-        0,
-        "Use only the first so many features; 0 for all.",
     )
     flag.integer(
         "hidden",

@@ -27,9 +27,6 @@ class Comparison:
         test: of a table, the path of the one that is tested on; "" holds a
             fifth of the rows out.
         features: public feature map, one of `keras_fm.features.FEATURES`.
-        first_features: int, only the first so many of these, of unit length
-            again; 0 for all. The first ones of maps found in scenes or
-            strokes vary most there.
         hidden: units of the affine layer; 0 leaves it out.
         methods: some of `keras_fm.lab.compare.METHODS`, or `("all",)`;
             default: those that answer in minutes and run here at this delta.
@@ -66,7 +63,6 @@ class Comparison:
     target: str = ""
     test: str = ""
     features: str = "pixels"
-    first_features: int = 0
     hidden: int = 64
     methods: tuple = ()
     epsilons: tuple = (1.0, 8.0)
@@ -100,7 +96,6 @@ class Comparison:
             epochs=checks.natural,
             batch_size=checks.count,
             hidden=checks.natural,
-            first_features=checks.natural,
             train_records=checks.natural,
             learning_rate=checks.positive,
         )

@@ -177,19 +177,10 @@ def _check_images(spec, x):
 def _features(spec, data):
     """The arrays of a `Task`."""
     body = features_lib.build(spec.features, data.x.shape[1:])
-
-    def seen(x):
-        found = features_lib.extract(body, x)
-        if not spec.first_features:
-            return found
-        found = found[:, : spec.first_features]
-        length = np.linalg.norm(found, axis=1, keepdims=True)
-        return found / np.maximum(length, 1e-12)
-
     return {
-        "x": seen(data.x),
+        "x": features_lib.extract(body, data.x),
         "y": data.y,
-        "x_test": seen(data.x_test),
+        "x_test": features_lib.extract(body, data.x_test),
         "y_test": data.y_test,
         "images": data.x,
         "images_test": data.x_test,

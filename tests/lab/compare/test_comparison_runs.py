@@ -14,7 +14,7 @@ import pytest
 from keras_fm.core import event_file
 from keras_fm.lab import cli
 from keras_fm.lab import compare as experiments
-from keras_fm.lab.compare import files, methods, records, runs, task
+from keras_fm.lab.compare import files, methods, task
 from keras_fm.lab.engine import rival, store, workers
 from keras_fm.lab.engine.job import Job
 from keras_fm.layers import PerturbedAffine
@@ -269,17 +269,6 @@ def test_finished_runs_are_kept(small, tmp_path, monkeypatch):
     more = spec(small, **settings, epsilons=(1.0, 100.0, 5.0))
     experiments.run(more, out=out, progress=False)
     assert trained == [Job(series="one_release", epsilon=5.0)]
-
-
-def test_the_first_features_are_of_unit_length_again():
-    x, y = np.random.default_rng(0).random((30, 8, 8, 1)), np.arange(30) % 3
-    data = records.of_arrays((x, y))
-    whole = runs._features(spec("digits"), data)
-    first = runs._features(spec("digits", first_features=7), data)
-    for name in ("x", "x_test"):
-        expected = whole[name][:, :7]
-        expected /= np.linalg.norm(expected, axis=1, keepdims=True)
-        np.testing.assert_allclose(first[name], expected, rtol=1e-6)
 
 
 def test_a_broken_kept_run_is_trained_again(small, tmp_path):
