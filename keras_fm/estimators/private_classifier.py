@@ -245,10 +245,7 @@ def _numbered(y, classes):
             "numbers the classes"
         )
         if classes is None:
-            wanted = (
-                "of one type, none missing. At least one is missing or of "
-                "another type"
-            )
+            wanted = "of one type. At least one is of another, or missing"
         raise ValueError(f"`y` must hold labels {wanted}.")
     if classes is None:
         check_classification_targets(np.array(list(y)))

@@ -206,8 +206,7 @@ def _places(words, values, name):
         at = None
     if at is None:
         raise ValueError(
-            f"Column {name!r} must hold words. At least one value is a list "
-            "or another container."
+            f"Column {name!r} must hold words. At least one is a list."
         )
     kinds = {_kind(word) for word in words}
     for i in np.flatnonzero(at < 0):
@@ -235,6 +234,5 @@ def _numbers(values, name):
     # Outside of `except`: Python's words show a value of a record.
     raise ValueError(
         f"Column {name!r} must hold numbers. At least one value is not a "
-        "number, or too large for a float. If the column has words, list them "
-        "in `columns`."
+        "number, or too large for a float. For words, list them in `columns`."
     )

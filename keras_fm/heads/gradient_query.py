@@ -158,7 +158,7 @@ class GradientQuery(SumQuery):
         if loss == BY_FIRST_ROUND:
             loss = f"cross_entropy (after round 1 perhaps {_OF_CLASSES})"
         return (
-            f"first-order coefficients of the {loss} of an output layer "
+            f"gradients of the {loss} of an output layer "
             f"({self.num_features} x {self.num_outputs}{of}), {whose} "
             f"clipped to norm {self.clip:g}"
             + class_weights.in_words(self.class_weights)

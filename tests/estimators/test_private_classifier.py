@@ -469,7 +469,7 @@ def test_a_label_that_pandas_misses_is_refused_in_words(dtype, classes):
     pd = pytest.importorskip("pandas")
     model = made(1.0, classes=classes)
     for y in (with_gap(pd, Y, dtype), list(with_gap(pd, Y, dtype))):
-        with pytest.raises(ValueError, match="NaN|none missing|of `classes`"):
+        with pytest.raises(ValueError, match="NaN|or missing|of `classes`"):
             model.fit(X, y)
     model.fit(X, Y)
 
