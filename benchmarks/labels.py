@@ -5,8 +5,8 @@
 MNIST through the public scattering map (400 dimensions, random projection),
 ten draws of each:
 
-* `record`: one read under replace_one, by the default ridge;
-* `label`: one read under replace_label, by the default ridge;
+* `record`: one release under replace_one, by the default ridge;
+* `label`: one release under replace_label, by the default ridge;
 * `label, whitened`: the same on features that are whitened by their own exact
   mean and covariance and brought to length 1, as public features may be;
 * `randomised response`: every label is kept with probability

@@ -13,7 +13,7 @@
    waits 10 ms for each batch of 1,024 x 800, one that decompresses it, and
    one that computes scattering features of 1,024 images.
 6. Features on disk (`FeatureCache`), 800 of each of 10^5 and 10^6 records: CPU
-   microseconds a record of making them, of one read and of each of several
+   microseconds a record of making them, of one release and of each of several
    rounds, and the largest memory beside pages of files.
 
 Parts that are not measured again keep their results in the file.
