@@ -195,7 +195,8 @@ model_ledger = private.ledger
     "docs/class_imbalance": Given(
         before={
             1: BINARY,
-            3: f"{PLAIN}network = model",
+            3: f"fitted = model\n{PLAIN}network = model",
+            4: "model = fitted",
         },
         smaller={
             "rounds=60": "rounds=2",
