@@ -28,10 +28,11 @@ def made(epsilon=2.0, **kwargs):
 
 
 def test_a_rare_class_is_found():
-    """At epsilon 2, where one release of plain rows finds none: recall varies
-    by 0.01 from fit to fit, and the precision that is lost by 0.01."""
+    """At epsilon 2, where one release of plain rows finds few (recall 0.1, give
+    or take 0.07 from fit to fit). Recall 0.88 varies by 0.01, and the precision
+    that is lost, 0.03, by 0.012: bounds are six deviations away."""
     plain = made().predict(MORE)
-    assert recall_score(TRUE, plain, pos_label="yes") < 0.3
+    assert recall_score(TRUE, plain, pos_label="yes") < 0.5
     said = made(rounds=60, class_weight={"no": 0.2}).predict(MORE)
     recall = recall_score(TRUE, said, pos_label="yes")
     assert recall >= 0.7
@@ -39,7 +40,7 @@ def test_a_rare_class_is_found():
     # Its threshold of the same recall.
     same = free > np.quantile(free[TRUE == "yes"], 1 - recall)
     wanted = (TRUE[same] == "yes").mean()
-    assert precision_score(TRUE, said, pos_label="yes") > wanted - 0.05
+    assert precision_score(TRUE, said, pos_label="yes") > wanted - 0.1
 
 
 def test_balanced_classes_are_paid_for_and_said():
