@@ -20,7 +20,6 @@ def loss(weights, linear, quadratic):
         quadratic: `(M, m, m)` noise, symmetric, so that one product gives
             both value and gradient.
     """
-    rows = ops.expand_dims(ops.transpose(weights), 1)
-    curved = ops.stop_gradient(ops.matmul(rows, quadratic))
-    square = ops.sum(rows * curved)
+    curved = ops.stop_gradient(ops.einsum("jab,bj->aj", quadratic, weights))
+    square = ops.sum(weights * curved)
     return ops.sum(linear * weights) + 2 * square - ops.stop_gradient(square)

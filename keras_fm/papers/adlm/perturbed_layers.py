@@ -207,15 +207,19 @@ class PerturbedInputLayer(ReleasedLayer):
 
     def call(self, inputs, training=None):
         bias = self.bias
-        if self.in_training(training) and self.is_perturbed:
-            noise = self.noise_now("input_noise")
-            inputs = inputs + ops.cast(noise, inputs.dtype)
-            if self._clipped is not None:
-                inputs = ops.clip(inputs, -self._clipped, self._clipped)
-            if bias is not None:
-                noise = self.noise_now("bias_noise")
-                bias = ops.add(bias, ops.cast(noise, self.compute_dtype))
-        return self.activation(self.affine(inputs, bias))
+        if not (self.in_training(training) and self.is_perturbed):
+            return self.activation(self.affine(inputs, bias))
+        noise = self.noise_now("input_noise")
+        shift = ops.expand_dims(ops.cast(noise, inputs.dtype), 0)
+        if bias is not None:
+            noise = self.noise_now("bias_noise")
+            bias = ops.add(bias, ops.cast(noise, self.compute_dtype))
+        if self._clipped is not None:
+            inputs = ops.clip(inputs + shift, -self._clipped, self._clipped)
+            return self.activation(self.affine(inputs, bias))
+        # The layer is linear: the noise passes it once, not in every record.
+        outputs = self.affine(inputs, None)
+        return self.activation(outputs + self.affine(shift, bias))
 
 
 @keras.saving.register_keras_serializable(package="keras_fm")
