@@ -40,6 +40,12 @@ from keras_fm.kernel.partial_statistics import PartialStatistics
 from keras_fm.kernel.query import QuadraticQuery
 from keras_fm.kernel.sums import EXACT_ROWS
 
+_WRONG = (
+    "The device computed a wrong matrix product: a random check in "
+    "integers found a difference. Nothing was released. Run on the "
+    "processor instead, and report the device and its library "
+    "versions."
+)
 # Not Keras' product, which casts float64 to float32 on PyTorch.
 _product = operator.matmul
 
@@ -159,12 +165,7 @@ def _verified(product, check, checked):
     whole = np.clip(np.nan_to_num(product), -(2.0**53), 2.0**53)
     whole = whole.astype(np.int64)
     if not np.array_equal(whole @ check, checked):
-        raise RuntimeError(
-            "The device computed a wrong matrix product: a random check in "
-            "integers found a difference. Nothing was released. Run on the "
-            "processor instead, and report the device and its library "
-            "versions."
-        )
+        raise RuntimeError(_WRONG)
     return whole
 
 
@@ -173,43 +174,60 @@ def _random(count):
 
 
 class DeviceRows:
-    """Features of rounds on a device, for `GradientQuery.total`.
+    """Records of rounds on a device, for `GradientQuery.total`.
 
     Args:
         narrow: int16 `(n, m)`, features in whole steps.
+        targets: `(n, M)`.
+        lengths: `(n,)`, norms of the features.
     """
 
-    def __init__(self, narrow):
-        rows = np.pad(narrow, ((0, -len(narrow) % _PADDED), (0, 0)))
-        self._rows = ops.convert_to_tensor(rows, dtype="int16")
-        self._kept = np.arange(len(narrow))
+    def __init__(self, narrow, targets, lengths):
+        free = (0, -len(narrow) % _PADDED)
+        given = np.pad(narrow, (free, (0, 0))), np.pad(targets, (free, (0, 0)))
+        with _float64():
+            held = *given, np.pad(lengths, free)
+            self._rows, self._targets, self._lengths = map(_sent, held)
+        self._of = np.arange(len(narrow))
 
     def __len__(self):
-        return len(self._kept)
+        return len(self._of)
 
     def __getitem__(self, kept):
         """Some of the rows, by a boolean mask; the device holds them once."""
         found = copy.copy(self)
-        found._kept = self._kept[kept]
+        found._of = self._of[kept]
         return found
 
-    def logits(self, whole):
-        """`whole @ rows.T`, `(M, n)`, of whole numbers `(M, m)`."""
-        return self._times(_of_rows, whole.T)[self._kept].T
+    def sums(self, query, targets, whole, factors):
+        """The sums of one round, but for a few records.
 
-    def sums(self, delta):
-        """`delta @ rows`, `(M, m)`, of whole numbers `(M, n)`."""
-        placed = np.zeros((self._rows.shape[0], len(delta)))
-        placed[self._kept] = delta.T
-        return self._times(_over_rows, placed).T
+        Args:
+            query: a `GradientQuery`.
+            targets: `(n, M)`, of these rows.
+            whole, factors: weights in steps, `CoefficientGrid.weights`.
 
-    def _times(self, form, factors):
-        random = _random(factors.shape[1])
-        given = factors, factors.astype(np.int64) @ random
+        Returns:
+            sums `(M, m)` in steps, the places of the records that are left
+            to NumPy, and their features.
+        """
+        # A record that is not in a sample weighs nothing.
+        taken = np.zeros(self._rows.shape[0])
+        taken[self._of] = query.record_weights(targets)
+        check = _random(len(whole))
+        given = whole.T, whole.T.astype(np.int64) @ check, factors, check
         with _float64():
-            found = _once(form)(self._rows, *map(_sent, given))
-            product, checked = map(ops.convert_to_numpy, found)
-        return _verified(product, random, checked).astype(np.float64)
+            held = self._rows, self._targets, self._lengths
+            found = _round(query)(*held, *map(_sent, (taken, *given)))
+            product, checked, wrong, sure = map(ops.convert_to_numpy, found)
+            left = np.flatnonzero(~sure[self._of])
+            # One shape for most counts: each is compiled.
+            places = np.resize(self._of[left], -len(left) // 256 * -256)
+            rows = ops.take(self._rows, places, axis=0)
+            rows = ops.convert_to_numpy(rows)[: len(left)]
+        if wrong:
+            raise RuntimeError(_WRONG)
+        return _verified(product, check, checked).T, left, rows
 
 
 def _sent(array):
@@ -221,15 +239,29 @@ _PADDED = 4096
 _once = functools.cache(compiled)
 
 
-def _of_rows(rows, factors, check):
-    product = _product(ops.cast(rows, "float64"), factors)
-    return product, ops.sum(ops.cast(rows, "int64") * check, axis=1)
+@functools.cache
+def _round(query):
+    """One round of a query in one function: logits, residuals, clip, cut and
+    sums. Products are checked as those of a release."""
 
+    def run(rows, targets, lengths, weights, *given):
+        whole, of_whole, factors, check = given
+        steps = ops.cast(rows, "int64")
+        rows = ops.cast(rows, "float64")
+        logits = ops.cast(_product(rows, whole), "int64")
+        right = ops.sum(logits * check, axis=1) == ops.sum(
+            steps * of_whole, axis=1
+        )
+        z = ops.transpose(ops.cast(logits, "float64")) * factors
+        delta, sure = query.cut(z, ops.transpose(targets), lengths, weights)
+        product = _product(ops.transpose(rows), ops.transpose(delta))
+        of_rows = ops.sum(
+            ops.transpose(ops.cast(delta, "int64")) * check, axis=1
+        )
+        checked = ops.sum(steps * ops.expand_dims(of_rows, 1), axis=0)
+        return product, checked, ops.any(~right), sure
 
-def _over_rows(rows, factors, check):
-    product = _product(ops.transpose(ops.cast(rows, "float64")), factors)
-    checked = ops.cast(rows, "int64") * ops.expand_dims(check, 1)
-    return product, ops.sum(checked, axis=0)
+    return compiled(run)
 
 
 def _products(h, targets, check, limits):

@@ -16,9 +16,11 @@ coefficients is scaled back once more. One matrix per owner is formed.
 """
 
 import dataclasses
+import math
 from functools import partial
 
 import numpy as np
+from keras import ops
 
 from keras_fm.heads import class_weights
 from keras_fm.heads.coefficient_grid import EXACT_ROWS, CoefficientGrid
@@ -271,23 +273,66 @@ class GradientQuery(SumQuery):
         z = whole @ np.asarray(h, np.float64).T
         return self._residuals(z * factors, targets.T).T
 
-    def _residuals(self, z, targets):
+    def _residuals(self, z, targets, xp=np):
         """`residuals` with a column for each record, from logits and targets
-        `(M, n)`. The logits may be overwritten."""
+        `(M, n)`. The logits may be overwritten. `xp` is NumPy, or
+        `keras.ops` for tensors."""
         if self.loss == "squared_error":
             return z - targets
         if self.loss == _OF_CLASSES and self.num_outputs > 1:
-            return _crammer_singer(z, targets)
+            return _crammer_singer(z, targets, xp)
         if self.loss not in ("cross_entropy", BY_FIRST_ROUND):
             signs = 2 * targets - 1
-            return -signs * np.maximum(0.0, 1 - signs * z)
+            return -signs * _above_zero(1 - signs * z, xp)
         if self.num_outputs == 1 or self.independent:
-            return 0.5 + 0.5 * np.tanh(z / 2) - targets
-        z -= z.max(axis=0)
-        p = np.exp(z, out=z)
-        p /= p.sum(axis=0)
+            return 0.5 + 0.5 * xp.tanh(z / 2) - targets
+        z -= xp.max(z, axis=0)
+        p = xp.exp(z)
+        p /= xp.sum(p, axis=0)
         p -= targets
         return p
+
+    def cut(self, z, targets, lengths, weights):
+        """Residuals of one round on a device: as `total` computes them, where
+        rounding cannot matter.
+
+        Args:
+            z, targets: logits and targets `(M, n)`, float64 tensors.
+            lengths: `(n,)`, see `lengths`.
+            weights: `(n,)` factors of records, see `record_weights`.
+
+        Returns:
+            whole numbers `(M, n)`, and `(n,)`: whether they have NumPy's
+            bits for sure. docs/proofs/gradient.md, "On a device".
+        """
+        # Of residuals: what functions of a device, and sums, may lose.
+        error = (self.num_outputs + ops.max(ops.abs(z), axis=0)) * 2.0**-50
+        error += 2.0**-46
+        delta = self._residuals(z, targets, ops)
+        norms = ops.sqrt(ops.sum(ops.square(delta), axis=0))
+        bound = self.clip * (1 - 1e-13)
+        over = norms * lengths / (self.clip * (1 - 1e-13))
+        # On PyTorch, `maximum` and numbers in `where` are float32.
+        scale = weights / self._grid.residual_step
+        scale /= ops.where(over > 1, over, 1.0)
+        error *= 1 + math.sqrt(self.num_outputs)
+        error += norms * ((self.num_outputs + 16) * 2.0**-48)
+        delta *= scale
+        whole = ops.round(delta)
+        apart = ops.abs(delta - whole) > error * scale
+        sure = ops.all(ops.logical_or(apart, whole == 0), axis=0)
+        # False for NaN, too.
+        sure = ops.logical_and(sure, norms < 1e100)
+        sure = ops.logical_and(sure, lengths > 1e-140)
+        none = lengths == 0
+        delta = ops.where(ops.logical_or(none, ~sure), 0.0, ops.trunc(delta))
+        return delta, ops.logical_or(none, sure)
+
+    def record_weights(self, targets):
+        """`(n,)` factors after the clip, of targets `(n, M)`."""
+        if self.class_weights is None:
+            return np.ones(len(targets))
+        return class_weights.of_records(self.class_weights, targets)[:, 0]
 
     def lengths(self, h):
         """Norms `(n,)` of features from `check_records`."""
@@ -301,8 +346,8 @@ class GradientQuery(SumQuery):
         not on their order.
 
         Args:
-            h, targets: `(n, m)` and `(n, M)`. Instead of h, an object with
-                `logits` and `sums`, see `keras_fm.core.device_sums`.
+            h, targets: `(n, m)` and `(n, M)`. Instead of h, a
+                `keras_fm.core.device_sums.DeviceRows`.
             weights: `(m, M)`.
             counts: number of rows of each owner, in order. Needed if
                 `grouped`.
@@ -323,9 +368,10 @@ class GradientQuery(SumQuery):
             delta = self._scaled(whole @ h.T, factors, targets, lengths)
             return self._total_of_owners(h, delta.T, counts, grid.step)
 
-        if hasattr(h, "logits"):
-            delta = self._scaled(h.logits(whole), factors, targets, lengths)
-            return grid.step * h.sums(delta).T
+        if hasattr(h, "sums"):
+            sums, rest, rows = h.sums(self, targets, whole, factors)
+            rest = rows, targets[rest], weights, None, lengths[rest]
+            return grid.step * sums.T + self.total(*rest)
 
         # Allocating memory for every block would cost as much as its products.
         few, size = _blocks(*self.shapes[0])
@@ -373,7 +419,7 @@ class GradientQuery(SumQuery):
         bound = self.clip * (1 - 1e-13)
         delta *= bound / np.maximum(norms, bound)
         if self.class_weights is not None:
-            delta *= class_weights.of_records(self.class_weights, targets).T
+            delta *= self.record_weights(targets)
         return self._grid.cut(delta)
 
     def _total_of_owners(self, h, delta, counts, step):
@@ -406,14 +452,17 @@ def _blocks(m, outputs):
     return few, size // few * few
 
 
-def _crammer_singer(z, targets):
-    own = np.einsum("ij,ij->j", z, targets)
-    others = np.where(targets > 0, -np.inf, z)
-    rival, columns = others.argmax(axis=0), np.arange(z.shape[1])
-    missing = np.maximum(0.0, 1 + others[rival, columns] - own)
-    delta = -missing * targets
-    delta[rival, columns] = missing
-    return delta
+def _above_zero(z, xp):
+    # Keras' `maximum` has no float64 on PyTorch.
+    return xp.where(z <= 0, 0.0, z)
+
+
+def _crammer_singer(z, targets, xp):
+    own = xp.sum(z * targets, axis=0)
+    others = xp.where(targets > 0, -np.inf, z)
+    of_rival = xp.arange(len(z))[:, None] == xp.argmax(others, axis=0)
+    missing = _above_zero(1 + xp.max(others, axis=0) - own, xp)
+    return xp.where(of_rival, missing, -missing * targets)
 
 
 @released_as(GradientQuery)

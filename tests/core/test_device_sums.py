@@ -151,15 +151,32 @@ ROUNDS = {
         "class_weights": (1.0, 0.5, 0.1),
     },
     "one output": {"num_outputs": 1},
+    "labels": {"num_outputs": 3, "independent": True},
+    "margins": {"num_outputs": 12, "loss": "crammer_singer"},
+    "numbers": {
+        "num_outputs": 2,
+        "loss": "squared_error",
+        "target_bounds": ((0, 50), (0, 50)),
+    },
 }
+
+
+def of_round(name, n):
+    """A query, and records of it."""
+    query = fm.queries.GradientQuery(num_features=9, clip=0.1, **ROUNDS[name])
+    y = CLASSES[:n] % max(2, query.num_outputs)
+    if name == "numbers":
+        y = PRICES[:n]
+    elif name == "labels":
+        y = (CLASSES[:n, None] == np.arange(3)).astype(int)
+    return query, query.check_records(0.9 * rows(n, 9), y)
 
 
 @pytest.mark.parametrize("name", ROUNDS)
 def test_rounds_have_the_sums_of_the_host(name):
-    query = fm.queries.GradientQuery(num_features=9, clip=0.1, **ROUNDS[name])
-    y = CLASSES[:5000] % max(2, query.num_outputs)
-    narrow, targets = query.check_records(0.9 * rows(5000, 9), y)
-    held, lengths = device_sums.DeviceRows(narrow), query.lengths(narrow)
+    query, (narrow, targets) = of_round(name, 5000)
+    lengths = query.lengths(narrow)
+    held = device_sums.DeviceRows(narrow, targets, lengths)
     for part in (
         np.full(5000, True),
         RNG.random(5000) < 0.3,
@@ -173,16 +190,51 @@ def test_rounds_have_the_sums_of_the_host(name):
         )
 
 
+def test_few_records_of_a_round_are_left_to_the_host():
+    """Else nothing is gained. Those of a first round may be: of two classes
+    all logits are 0, and residuals stand on the grid."""
+    for name in ROUNDS:
+        query, (narrow, targets) = of_round(name, 5000)
+        held = device_sums.DeviceRows(narrow, targets, query.lengths(narrow))
+        weights = RNG.normal(size=query.shapes[0])
+        given = query._grid.weights(weights)
+        _, left, rows_left = held.sums(query, targets, *given)
+        assert len(left) < 25
+        np.testing.assert_array_equal(rows_left, narrow[left])
+
+
+@pytest.mark.parametrize("weights", [0.0, 1e-300, 1e3, 1e200, 1e305])
+def test_records_at_the_edges_have_the_sums_of_the_host(weights):
+    """Residuals on the grid, ties, and logits that overflow."""
+    for name in ROUNDS:
+        query, (narrow, targets) = of_round(name, 300)
+        narrow[::7] = 0
+        narrow[1::7] = 16384 * np.eye(9)[3]
+        lengths = query.lengths(narrow)
+        held = device_sums.DeviceRows(narrow, targets, lengths)
+        given = targets, np.full(query.shapes[0], weights)
+        np.testing.assert_array_equal(
+            query.total(held, *given, lengths=lengths),
+            query.total(narrow, *given, lengths=lengths),
+        )
+
+
 @pytest.mark.parametrize("form", ["logits", "sums"])
 def test_a_wrong_product_of_a_round_ends_it(monkeypatch, form):
-    held = device_sums.DeviceRows(RNG.integers(-99, 99, (50, 9), np.int16))
-    monkeypatch.setattr(device_sums, "_product", lambda a, b: a @ b + 1)
-    device_sums._once.cache_clear()
+    def product(a, b):
+        wrong = a.shape[0] == (4096 if form == "logits" else 9)
+        return a @ b + (1 if wrong else 0)
+
+    query, (narrow, targets) = of_round("classes", 50)
+    lengths = query.lengths(narrow)
+    held = device_sums.DeviceRows(narrow, targets, lengths)
+    monkeypatch.setattr(device_sums, "_product", product)
+    device_sums._round.cache_clear()
     try:
         with pytest.raises(RuntimeError, match="random check"):
-            getattr(held, form)(np.ones((3, 9 if form == "logits" else 50)))
+            query.total(held, targets, np.ones((9, 3)), lengths=lengths)
     finally:
-        device_sums._once.cache_clear()
+        device_sums._round.cache_clear()
 
 
 def fitted(x, y, **layer):

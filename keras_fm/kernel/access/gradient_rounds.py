@@ -68,7 +68,7 @@ class _Kept:
         if parts:
             rows, *more = map(np.concatenate, zip(*parts))
             if self._hold is not None and len(rows) <= 2 * summation.EXACT_ROWS:
-                rows = self._hold(rows)
+                rows = self._hold(rows, *more)
             self._blocks.append((rows, *more))
 
     def blocks(self):
@@ -93,8 +93,8 @@ class GradientRounds(PaidRounds):
             once for each round, or once in total with `keep`.
         keep: whether checked features are kept in memory for all rounds,
             int16 `(n, m)`.
-        hold: `None`, or with `keep` a function from a block of these to what
-            `query.total` takes in their place, as on a device.
+        hold: `None`, or with `keep` a function of a block of these, targets
+            and lengths, to what `query.total` takes as rows, as on a device.
         mechanism: a `SampledGaussianMechanism` whose `steps` is R. At a
             `sampling_rate` below 1 each record joins each round by itself
             with that probability (a Poisson sample of any size).
