@@ -280,7 +280,8 @@ def sums(m=800):
         given = h[i : i + 2**13], y[i : i + 2**13]
         rows, targets = coefficients.check_records(*given)
         lengths = coefficients.lengths(rows)
-        blocks.append((rows, device_sums.DeviceRows(rows), targets, lengths))
+        held = device_sums.DeviceRows(rows, targets, lengths)
+        blocks.append((rows, held, targets, lengths))
 
     def numpy_round():
         return [

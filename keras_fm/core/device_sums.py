@@ -14,16 +14,19 @@ releases change. Three things make sure of it:
   of matrices. A wrong sum is missed with a probability of at most 2^-10.
 * Nothing is charged before all of that.
 
-Rounds keep their features on the card (`DeviceRows`), in the steps of another
-grid. Logits and sums of a round are such products, exact and checked. All that
-is rounded, between them, is computed by NumPy.
+Rounds keep their records on the card (`DeviceRows`), features in the steps of
+another grid. A round is one function there: logits and sums are such products,
+exact and checked. Residuals are rounded between them, so a record whose cut
+could depend on that is left to NumPy.
 
-The proof is in docs/proofs/lattice_noise.md, "Sums without rounding".
+The proofs are in docs/proofs/lattice_noise.md, "Sums without rounding", and
+docs/proofs/gradient.md, "Rounding".
 """
 
 import contextlib
 import copy
 import functools
+import math
 import operator
 import secrets
 
@@ -145,7 +148,9 @@ def _add(found, h, y=None):
     free = ((0, EXACT_ROWS - count), (0, 0))
     with _float64():
         given = np.pad(sent, free), np.pad(targets, free), check, limits
-        made = _once(_products)(*map(_sent, given))
+        made = _once(_products)(
+            *map(_spread, given[:2]), *map(_sent, given[2:])
+        )
         sums, checked, taken = map(ops.convert_to_numpy, made)
     sums = _verified(sums, check, checked)
     taken = taken[:count]
@@ -187,7 +192,7 @@ class DeviceRows:
         given = np.pad(narrow, (free, (0, 0))), np.pad(targets, (free, (0, 0)))
         with _float64():
             held = *given, np.pad(lengths, free)
-            self._rows, self._targets, self._lengths = map(_sent, held)
+            self._rows, self._targets, self._lengths = map(_spread, held)
         self._of = np.arange(len(narrow))
 
     def __len__(self):
@@ -232,6 +237,19 @@ class DeviceRows:
 
 def _sent(array):
     return ops.convert_to_tensor(array, dtype=array.dtype.name)
+
+
+def _spread(array):
+    """Rows as a tensor, over all devices of a Keras `DataParallel`. Sums of
+    integers are the same, however many devices they come from."""
+    tensor, over = _sent(array), keras.distribution.distribution()
+    if not isinstance(over, keras.distribution.DataParallel):
+        return tensor
+    if len(array) % math.prod(over.device_mesh.shape):
+        return tensor
+    axes = [over.batch_dim_name, *[None] * (array.ndim - 1)]
+    layout = keras.distribution.TensorLayout(axes, over.device_mesh)
+    return keras.distribution.distribute_tensor(tensor, layout)
 
 
 # Rows of a block are a multiple of this, so that few shapes are compiled.

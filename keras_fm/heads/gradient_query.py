@@ -285,7 +285,10 @@ class GradientQuery(SumQuery):
             signs = 2 * targets - 1
             return -signs * _above_zero(1 - signs * z, xp)
         if self.num_outputs == 1 or self.independent:
-            return 0.5 + 0.5 * xp.tanh(z / 2) - targets
+            if xp is not np:
+                # `tanh` of devices has fewer digits.
+                return 1 / (1 + xp.exp(-z)) - targets
+            return 0.5 + 0.5 * np.tanh(z / 2) - targets
         z -= xp.max(z, axis=0)
         p = xp.exp(z)
         p /= xp.sum(p, axis=0)
@@ -310,18 +313,19 @@ class GradientQuery(SumQuery):
         error += 2.0**-46
         delta = self._residuals(z, targets, ops)
         norms = ops.sqrt(ops.sum(ops.square(delta), axis=0))
-        bound = self.clip * (1 - 1e-13)
         over = norms * lengths / (self.clip * (1 - 1e-13))
         # On PyTorch, `maximum` and numbers in `where` are float32.
         scale = weights / self._grid.residual_step
         scale /= ops.where(over > 1, over, 1.0)
         error *= 1 + math.sqrt(self.num_outputs)
         error += norms * ((self.num_outputs + 16) * 2.0**-48)
+        error *= scale
         delta *= scale
         whole = ops.round(delta)
-        apart = ops.abs(delta - whole) > error * scale
+        # What is below one step is cut to 0. False for NaN, too.
+        apart = ops.abs(delta - whole) > error
         sure = ops.all(ops.logical_or(apart, whole == 0), axis=0)
-        # False for NaN, too.
+        sure = ops.logical_and(sure, error < 0.25)
         sure = ops.logical_and(sure, norms < 1e100)
         sure = ops.logical_and(sure, lengths > 1e-140)
         none = lengths == 0
@@ -460,7 +464,7 @@ def _above_zero(z, xp):
 def _crammer_singer(z, targets, xp):
     own = xp.sum(z * targets, axis=0)
     others = xp.where(targets > 0, -np.inf, z)
-    of_rival = xp.arange(len(z))[:, None] == xp.argmax(others, axis=0)
+    of_rival = xp.arange(z.shape[0])[:, None] == xp.argmax(others, axis=0)
     missing = _above_zero(1 + xp.max(others, axis=0) - own, xp)
     return xp.where(of_rival, missing, -missing * targets)
 

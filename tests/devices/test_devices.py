@@ -77,6 +77,12 @@ def test_two_devices_take_the_steps_of_one_dpmac(found):
 
 
 @pytest.mark.skipif(BACKEND == "torch", reason="as above")
+def test_sums_on_two_devices_are_those_of_the_host():
+    """Of a release and of rounds; on JAX the rows are spread over both."""
+    assert "the same bits" in finished(start("two_devices_sums.py"))
+
+
+@pytest.mark.skipif(BACKEND == "torch", reason="as above")
 def test_a_network_on_two_devices():
     """Noise is drawn once, anew at every step, and in total as charged,
     however records are taken. The deviation of 3,602 numbers is further off
