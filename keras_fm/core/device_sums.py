@@ -26,7 +26,6 @@ docs/proofs/gradient.md, "Rounding".
 import contextlib
 import copy
 import functools
-import math
 import operator
 import secrets
 
@@ -43,12 +42,6 @@ from keras_fm.kernel.partial_statistics import PartialStatistics
 from keras_fm.kernel.query import QuadraticQuery
 from keras_fm.kernel.sums import EXACT_ROWS
 
-_WRONG = (
-    "The device computed a wrong matrix product: a random check in "
-    "integers found a difference. Nothing was released. Run on the "
-    "processor instead, and report the device and its library "
-    "versions."
-)
 # Not Keras' product, which casts float64 to float32 on PyTorch.
 _product = operator.matmul
 
@@ -147,10 +140,8 @@ def _add(found, h, y=None):
     sent = h if h.dtype == np.float32 else h.astype(np.float64)
     free = ((0, EXACT_ROWS - count), (0, 0))
     with _float64():
-        given = np.pad(sent, free), np.pad(targets, free), check, limits
-        made = _once(_products)(
-            *map(_spread, given[:2]), *map(_sent, given[2:])
-        )
+        rows = _spread(np.pad(sent, free)), _spread(np.pad(targets, free))
+        made = _once(_products)(*rows, _sent(check), _sent(limits))
         sums, checked, taken = map(ops.convert_to_numpy, made)
     sums = _verified(sums, check, checked)
     taken = taken[:count]
@@ -170,7 +161,12 @@ def _verified(product, check, checked):
     whole = np.clip(np.nan_to_num(product), -(2.0**53), 2.0**53)
     whole = whole.astype(np.int64)
     if not np.array_equal(whole @ check, checked):
-        raise RuntimeError(_WRONG)
+        raise RuntimeError(
+            "The device computed a wrong matrix product: a random check in "
+            "integers found a difference. Nothing was released. Run on the "
+            "processor instead, and report the device and its library "
+            "versions."
+        )
     return whole
 
 
@@ -188,11 +184,10 @@ class DeviceRows:
     """
 
     def __init__(self, narrow, targets, lengths):
-        free = (0, -len(narrow) % _PADDED)
-        given = np.pad(narrow, (free, (0, 0))), np.pad(targets, (free, (0, 0)))
+        free, given = -len(narrow) % _PADDED, (narrow, targets, lengths)
+        padded = [np.pad(v, ((0, free), (0, 0))[: v.ndim]) for v in given]
         with _float64():
-            held = *given, np.pad(lengths, free)
-            self._rows, self._targets, self._lengths = map(_spread, held)
+            self._held = [_spread(v) for v in padded]
         self._of = np.arange(len(narrow))
 
     def __len__(self):
@@ -217,21 +212,18 @@ class DeviceRows:
             to NumPy, and their features.
         """
         # A record that is not in a sample weighs nothing.
-        taken = np.zeros(self._rows.shape[0])
+        taken = np.zeros(self._held[0].shape[0])
         taken[self._of] = query.record_weights(targets)
         check = _random(len(whole))
         given = whole.T, whole.T.astype(np.int64) @ check, factors, check
         with _float64():
-            held = self._rows, self._targets, self._lengths
-            found = _round(query)(*held, *map(_sent, (taken, *given)))
-            product, checked, wrong, sure = map(ops.convert_to_numpy, found)
+            found = _round(query)(*self._held, *map(_sent, (taken, *given)))
+            product, checked, sure = map(ops.convert_to_numpy, found)
             left = np.flatnonzero(~sure[self._of])
             # One shape for most counts: each is compiled.
             places = np.resize(self._of[left], -len(left) // 256 * -256)
-            rows = ops.take(self._rows, places, axis=0)
+            rows = ops.take(self._held[0], places, axis=0)
             rows = ops.convert_to_numpy(rows)[: len(left)]
-        if wrong:
-            raise RuntimeError(_WRONG)
         return _verified(product, check, checked).T, left, rows
 
 
@@ -243,9 +235,8 @@ def _spread(array):
     """Rows as a tensor, over all devices of a Keras `DataParallel`. Sums of
     integers are the same, however many devices they come from."""
     tensor, over = _sent(array), keras.distribution.distribution()
-    if not isinstance(over, keras.distribution.DataParallel):
-        return tensor
-    if len(array) % math.prod(over.device_mesh.shape):
+    spread = isinstance(over, keras.distribution.DataParallel)
+    if not spread or len(array) % over.device_mesh.devices.size:
         return tensor
     axes = [over.batch_dim_name, *[None] * (array.ndim - 1)]
     layout = keras.distribution.TensorLayout(axes, over.device_mesh)
@@ -267,17 +258,14 @@ def _round(query):
         steps = ops.cast(rows, "int64")
         rows = ops.cast(rows, "float64")
         logits = ops.cast(_product(rows, whole), "int64")
-        right = ops.sum(logits * check, axis=1) == ops.sum(
-            steps * of_whole, axis=1
-        )
+        off = ops.sum(logits * check, 1) != ops.sum(steps * of_whole, 1)
         z = ops.transpose(ops.cast(logits, "float64")) * factors
         delta, sure = query.cut(z, ops.transpose(targets), lengths, weights)
-        product = _product(ops.transpose(rows), ops.transpose(delta))
-        of_rows = ops.sum(
-            ops.transpose(ops.cast(delta, "int64")) * check, axis=1
-        )
-        checked = ops.sum(steps * ops.expand_dims(of_rows, 1), axis=0)
-        return product, checked, ops.any(~right), sure
+        delta = ops.transpose(delta)
+        product = _product(ops.transpose(rows), delta)
+        # A wrong logit fails the check, too.
+        wrong = ops.cast(ops.any(off), "int64")
+        return product, _checked(steps, delta, check) + wrong, sure
 
     return compiled(run)
 
@@ -290,27 +278,22 @@ def _products(h, targets, check, limits):
     # More than twice the distance that two computed norms may have.
     near = (h.shape[1] + 128) * 2.0**-52
     inside = norms < bound * (1 - near)
-    outside = ops.logical_and(
-        norms > bound * (1 + near), norms < largest * (1 - near)
-    )
+    outside = (norms > bound * (1 + near)) & (norms < largest * (1 - near))
     shrink = bound * (1 - 1e-15) / ops.where(outside, norms, bound)
-    steps = h / step
-    scaled = steps * ops.expand_dims(ops.where(outside, shrink, 1.0), 1)
+    scaled = h / step * ops.expand_dims(ops.where(outside, shrink, 1.0), 1)
     apart = ops.abs(scaled - ops.round(scaled))
     unsure = ops.any(apart < ops.abs(scaled) * (2 * near), axis=1)
-    taken = ops.logical_or(
-        inside, ops.logical_and(outside, ops.logical_not(unsure))
-    )
-    taken = ops.logical_and(taken, ops.min(h, axis=1) >= least)
+    taken = (inside | (outside & ~unsure)) & (ops.min(h, axis=1) >= least)
     rows = ops.where(ops.expand_dims(taken, 1), ops.trunc(scaled), 0.0)
     both = ops.concatenate([rows, targets], axis=1)
     sums = _product(ops.transpose(rows), both)
-    # Integers wrap around, so that this is exact modulo 2^64.
-    of_rows = ops.sum(ops.cast(both, "int64") * check, axis=1)
-    checked = ops.sum(
-        ops.cast(rows, "int64") * ops.expand_dims(of_rows, 1), axis=0
-    )
-    return sums, checked, taken
+    return sums, _checked(ops.cast(rows, "int64"), both, check), taken
+
+
+def _checked(rows, factors, check):
+    """K^T (Z r). Integers wrap around: exact modulo 2^64."""
+    of_rows = ops.sum(ops.cast(factors, "int64") * check, axis=1)
+    return ops.sum(rows * ops.expand_dims(of_rows, 1), axis=0)
 
 
 def _float64():

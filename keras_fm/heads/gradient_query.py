@@ -308,29 +308,22 @@ class GradientQuery(SumQuery):
             whole numbers `(M, n)`, and `(n,)`: whether they have NumPy's
             bits for sure. docs/proofs/gradient.md, "On a device".
         """
-        # Of residuals: what functions of a device, and sums, may lose.
-        error = (self.num_outputs + ops.max(ops.abs(z), axis=0)) * 2.0**-50
-        error += 2.0**-46
-        delta = self._residuals(z, targets, ops)
+        delta, m = self._residuals(z + 0.0, targets, ops), self.num_outputs
         norms = ops.sqrt(ops.sum(ops.square(delta), axis=0))
         over = norms * lengths / (self.clip * (1 - 1e-13))
         # On PyTorch, `maximum` and numbers in `where` are float32.
         scale = weights / self._grid.residual_step
         scale /= ops.where(over > 1, over, 1.0)
-        error *= 1 + math.sqrt(self.num_outputs)
-        error += norms * ((self.num_outputs + 16) * 2.0**-48)
-        error *= scale
-        delta *= scale
+        # Of residuals: what functions of a device, and sums, may lose.
+        error = 2.0**-46 + (m + ops.max(ops.abs(z), axis=0)) * 2.0**-50
+        error = error * (1 + math.sqrt(m)) + norms * ((m + 16) * 2.0**-48)
+        error, delta = error * scale, delta * scale
         whole = ops.round(delta)
         # What is below one step is cut to 0. False for NaN, too.
-        apart = ops.abs(delta - whole) > error
-        sure = ops.all(ops.logical_or(apart, whole == 0), axis=0)
-        sure = ops.logical_and(sure, error < 0.25)
-        sure = ops.logical_and(sure, norms < 1e100)
-        sure = ops.logical_and(sure, lengths > 1e-140)
-        none = lengths == 0
-        delta = ops.where(ops.logical_or(none, ~sure), 0.0, ops.trunc(delta))
-        return delta, ops.logical_or(none, sure)
+        sure = (ops.abs(delta - whole) > error) | (whole == 0)
+        fine = (error < 0.25) & (norms < 1e100) & (lengths > 1e-140)
+        sure = ops.all(sure, axis=0) & fine
+        return ops.where(sure, ops.trunc(delta), 0.0), sure | (lengths == 0)
 
     def record_weights(self, targets):
         """`(n,)` factors after the clip, of targets `(n, M)`."""
