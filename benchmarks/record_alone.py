@@ -7,12 +7,12 @@
 In an environment with Opacus the last command measures it, too, on the same
 networks written in PyTorch, over plain steps of these; with jax-privacy the
 second one measures that on the same Keras network. Every row is a process of
-its own. Steps are whole, as those of `fit`: the sample is drawn, padded and
-taken to the device; noise and optimizer are included. A plain step takes its
-rows from a shuffled order, as a plain `fit` does. Seconds are of all
-processors (one thread is asked for), medians of steps taken in turn with plain
-ones; compiling is given apart. Memory: what the process needed at most beyond
-plain steps.
+its own, on one processor (where Linux can hold it there). Steps are whole, as
+those of `fit`: the sample is drawn, padded and taken to the device; noise and
+optimizer are included. A plain step takes its rows from a shuffled order, as a
+plain `fit` does. Seconds are the processor's, medians of steps taken in turn
+with plain ones; compiling is given apart. Memory: what the process needed at
+most beyond plain steps.
 """
 
 import importlib
@@ -61,7 +61,7 @@ def peak():
 
 
 class Clock:
-    """Seconds of all processors, of steps taken in turn."""
+    """Seconds of the processor, of steps taken in turn."""
 
     def __init__(self):
         self.seconds = {}

@@ -20,7 +20,7 @@ import numpy as np
 from keras_fm.per_example import direct_ops as ops
 from keras_fm.per_example.pull_backs import pull_back
 from keras_fm.per_example.stages import weights_of
-from keras_fm.per_example.windows import Windows
+from keras_fm.per_example.windows import COLUMNS, Windows
 
 # Options of convolutions that can be unfolded.
 PLAIN_OPTIONS = {
@@ -32,8 +32,6 @@ PLAIN_OPTIONS = {
 # a norm may vanish if the other one is huge, nor of the allowance for rows that
 # cancel.
 UNDERFLOW = 1e-24
-# Columns of an unfolded input that are multiplied at a time.
-_COLUMNS = 64
 # Numbers of an unfolded input that are in memory at a time.
 _AT_ONCE = 2**20
 # Allowance relative to the squared sum of positions before they cancel: more
@@ -304,7 +302,7 @@ class ConvolutionMap(CoefficientMap):
         time."""
         found, width = [], 0
         for part in self._windows.rows(inputs):
-            if found and width + part.shape[-1] > _COLUMNS:
+            if found and width + part.shape[-1] > COLUMNS:
                 yield ops.concatenate(found, axis=-1)
                 found, width = [], 0
             found.append(part)
@@ -358,7 +356,7 @@ class ConvolutionMap(CoefficientMap):
         if keras.backend.backend() == "torch" and not self._is_product:
             # Unfolding all records at once would allocate new memory in every
             # step.
-            width = max(self.fan_in // self.kernel_size[0], _COLUMNS)
+            width = max(self.fan_in // self.kernel_size[0], COLUMNS)
             size = max(_AT_ONCE // (self.positions * width), 1)
             pieces = [
                 self._formed(inputs[i : i + size], delta[i : i + size])

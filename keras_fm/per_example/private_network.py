@@ -709,8 +709,6 @@ class PrivateFit:
         self._correlated, self._shuffle = self._charge.correlated, shuffle
         self._plan = self._charge.plan
         parts, rows = replicas.parts_of_batch(network), self._plan.capacity
-        if rows > self.map.piece:
-            parts *= self.map.piece
         self._rows = rows = rows + -rows % parts
         kind, more = poisson_samples.PoissonSamples, {}
         if self._charge.bins:

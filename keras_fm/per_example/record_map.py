@@ -8,7 +8,6 @@ proof.
 
 import contextlib
 import functools
-import math
 import operator
 
 import keras
@@ -275,23 +274,34 @@ class RecordMap:
         if self._shares_key:
             keys = ops.broadcast_to(keys[:1], ops.shape(keys))
         direct, rest = self._values()
-        sums = [ops.zeros(v.shape, "float32") for v in self.learned]
         records, rows = (x, y, keys, factors), factors.shape[0]
-        # In a fit all pieces are whole.
-        piece, cuts = math.gcd(min(self.piece, rows), rows), self.cuts
+        piece, cuts = min(self.piece, rows), self.cuts
         # After the last record there is only padding.
         places = ops.arange(1, rows + 1, dtype="int32")
         count = ops.max(ops.where(factors > 0, places, 0))
 
-        def add(i, sums):
-            start = i * piece
-            size = ops.minimum(piece, count - start) if cuts else piece
-            part = keras.tree.map_structure(
-                lambda v: _rows(v, start, size), records
+        def of_piece(i):
+            start = first = i * piece
+            if cuts:
+                size = ops.clip(count - start, 1, piece)
+            else:
+                # The last piece reaches back over records that are summed.
+                size, first = piece, ops.minimum(start, rows - piece)
+            *part, own = keras.tree.map_structure(
+                lambda v: _rows(v, first, size), records
             )
-            more = self._piece(direct, rest, *part)
-            return list(map(operator.iadd, sums, more))
+            if not cuts:
+                summed = ops.arange(piece, dtype="int32") < start - first
+                own = ops.where(summed, ops.zeros((), own.dtype), own)
+            return self._piece(direct, rest, *part, own)
 
+        if piece == rows:
+            return of_piece(0)
+
+        def add(i, sums):
+            return list(map(operator.iadd, sums, of_piece(i)))
+
+        sums = [ops.zeros(v.shape, "float32") for v in self.learned]
         pieces = ops.cast((count + piece - 1) // piece, "int32")
         return ops.fori_loop(ops.zeros((), "int32"), pieces, add, sums)
 

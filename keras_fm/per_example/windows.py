@@ -1,8 +1,15 @@
 """Windows that slide over images: their positions and contents."""
 
 import keras
+import numpy as np
 
 from keras_fm.per_example import direct_ops as ops
+
+# From so many channels TensorFlow gathers the entries of windows in less time
+# than it cuts them out.
+_MANY = 8
+# Columns of an unfolded input that are multiplied at a time.
+COLUMNS = 64
 
 
 class Windows:
@@ -34,8 +41,8 @@ class Windows:
         ]
 
     def rows(self, inputs):
-        """Contents of all windows, for one window row after the other: `(n,
-        windows, columns x channels)`.
+        """Contents of all windows, for one or a few window rows after the
+        other: `(n, windows, columns x channels)`.
 
         For every column of a window, the entries of all image rows are cut out
         at once. The rows of the windows are then views of these, without
@@ -43,6 +50,10 @@ class Windows:
         """
         padded = ops.pad(inputs, [(0, 0), *self._pads, (0, 0)])
         down, (high, wide) = self.strides[0], self.outputs
+        if keras.backend.backend() == "tensorflow":
+            many = inputs.shape[-1] >= _MANY
+            yield from (self._gathered if many else self._patches)(padded)
+            return
         cut = [
             self._side_by_side(padded[:, rest::down])
             for rest in range(min(down, self.size[0]))
@@ -51,6 +62,31 @@ class Windows:
             first, rest = divmod(i, down)
             part = cut[rest][:, first : first + high]
             yield ops.reshape(part, (-1, high * wide, part.shape[-1]))
+
+    def _gathered(self, padded):
+        """The same, from indices of the entries."""
+        *_, high, wide, channels = padded.shape
+        flat = ops.reshape(padded, (-1, high * wide, channels))
+        places = np.arange(high * wide).reshape(high, wide)
+        seen = np.lib.stride_tricks.sliding_window_view(places, self.size)
+        seen = seen[:: self.strides[0], :: self.strides[1]]
+        for i in range(self.size[0]):
+            found = ops.take(flat, seen[:, :, i].ravel(), axis=1)
+            shape = (-1, seen.shape[0] * seen.shape[1], self.size[1] * channels)
+            yield ops.reshape(found, shape)
+
+    def _patches(self, padded):
+        """The same, a few rows of the windows at a time."""
+        (size, width), (high, wide) = self.size, self.outputs
+        row = width * padded.shape[-1]
+        step = max(COLUMNS // row, 1)
+        for i in range(0, size, step):
+            some = min(step, size - i)
+            part = padded[:, i : i + (high - 1) * self.strides[0] + some]
+            found = ops.image.extract_patches(
+                part, (some, width), self.strides, padding="valid"
+            )
+            yield ops.reshape(found, (-1, high * wide, some * row))
 
     def correlation(self, images, kernel):
         """A convolution on JAX. Inside a loop, XLA is fast only for derivatives
@@ -86,9 +122,6 @@ class Windows:
             # Overlapping parts of a row are copied at once.
             seen = rows.unfold(2, size, stride).transpose(3, 4)
             return ops.reshape(seen, (*seen.shape[:3], -1))
-        if keras.backend.backend() == "tensorflow":
-            at, apart = (1, size), (1, stride)
-            return ops.image.extract_patches(rows, at, apart, padding="valid")
         ends = [at + (wide - 1) * stride + 1 for at in range(size)]
         return ops.concatenate(
             [rows[:, :, i:end:stride] for i, end in enumerate(ends)], axis=-1

@@ -199,8 +199,9 @@ def test_no_order_of_a_long_sum_hides_length(bias):
             us.append([u, share * u])
             deltas.append([share * d, -d * np.float32(1 + off)])
     us, deltas = np.array(us, "float32"), np.array(deltas, "float32")
-    exact = np.einsum("npi,npj->nij", us.astype("float64"), deltas)
-    squared = np.sum(np.square(exact), axis=(1, 2))
+    us64, deltas64 = us.astype("float64"), deltas.astype("float64")
+    products = [np.einsum("npi,nqi->npq", v, v) for v in (us64, deltas64)]
+    squared = np.sum(products[0] * products[1], axis=(1, 2))
     if bias:
         whole = np.sum(deltas, axis=1, dtype="float64")
         squared = squared + np.sum(np.square(whole), axis=1)
