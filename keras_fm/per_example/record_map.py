@@ -281,18 +281,14 @@ class RecordMap:
         count = ops.max(ops.where(factors > 0, places, 0))
 
         def of_piece(i):
-            start = first = i * piece
-            if cuts:
-                size = ops.clip(count - start, 1, piece)
-            else:
-                # The last piece reaches back over records that are summed.
-                size, first = piece, ops.minimum(start, rows - piece)
+            start = i * piece
+            size = ops.clip(count - start, 1, piece) if cuts else piece
+            # The last piece may reach back over records that are summed.
+            first = ops.minimum(start, rows - size)
             *part, own = keras.tree.map_structure(
                 lambda v: _rows(v, first, size), records
             )
-            if not cuts:
-                summed = ops.arange(piece, dtype="int32") < start - first
-                own = ops.where(summed, ops.zeros((), own.dtype), own)
+            own = ops.where(_rows(places, first, size) > start, own, 0.0)
             return self._piece(direct, rest, *part, own)
 
         if piece == rows:
