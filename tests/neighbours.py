@@ -35,6 +35,13 @@ def contribution(query, record, norm):
     return query.pack(made, norm)
 
 
+def residuals(query, h, targets, weights):
+    """Derivatives of a `GradientQuery`'s loss by the logits, `(n, M)`."""
+    whole, factors = query._grid.weights(weights)
+    z = whole @ np.asarray(h, np.float64).T
+    return query._residuals(z * factors, targets.T).T
+
+
 def bounds(query):
     """By statistic, norm and relation."""
     functions = {"joint": query.sensitivity}

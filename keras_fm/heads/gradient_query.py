@@ -20,7 +20,6 @@ import math
 from functools import partial
 
 import numpy as np
-from keras import ops
 
 from keras_fm.heads import class_weights
 from keras_fm.heads.coefficient_grid import EXACT_ROWS, CoefficientGrid
@@ -266,15 +265,8 @@ class GradientQuery(SumQuery):
         # Without the shift all labels are 0 or 1.
         return labels.targets(y, n) - labels.target_shift
 
-    def residuals(self, h, targets, weights):
-        """delta = dl/dz of every record, `(n, M)`, of features and targets
-        from `check_records`."""
-        whole, factors = self._grid.weights(weights)
-        z = whole @ np.asarray(h, np.float64).T
-        return self._residuals(z * factors, targets.T).T
-
     def _residuals(self, z, targets, xp=np):
-        """`residuals` with a column for each record, from logits and targets
+        """delta = dl/dz, a column for each record, from logits and targets
         `(M, n)`. The logits may be overwritten. `xp` is NumPy, or
         `keras.ops` for tensors."""
         if self.loss == "squared_error":
@@ -308,6 +300,9 @@ class GradientQuery(SumQuery):
             whole numbers `(M, n)`, and `(n,)`: whether they have NumPy's
             bits for sure. docs/proofs/gradient.md, "On a device".
         """
+        # The query itself needs no framework.
+        from keras import ops
+
         delta, m = self._residuals(z + 0.0, targets, ops), self.num_outputs
         norms = ops.sqrt(ops.sum(ops.square(delta), axis=0))
         over = norms * lengths / (self.clip * (1 - 1e-13))

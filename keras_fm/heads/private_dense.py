@@ -182,8 +182,6 @@ class PrivateDense(ReleasedLayer):
         self.bias_initializer = keras.initializers.get(bias_initializer)
         self.input_spec = keras.layers.InputSpec(min_ndim=2)
         self._built_with = None
-        # Set when a training step with the noisy objective is traced.
-        self.objective_in_use = False
 
     def build(self, input_shape):
         if len(input_shape) != 2:
@@ -726,7 +724,6 @@ class PrivateDense(ReleasedLayer):
             self.add_loss(self._released_loss())
             return ops.zeros_like(outputs)
         if self.is_perturbed:
-            self.objective_in_use = True
             self.add_loss(self._noise_loss())
         return outputs
 

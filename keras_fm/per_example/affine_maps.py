@@ -50,17 +50,12 @@ def without(tree, kept):
         rows = ops.reshape(kept, (-1,) + (1,) * (len(values.shape) - 1))
         return ops.where(rows, values, ops.zeros((), values.dtype))
 
-    if keras.backend.backend() == "jax":
-        # XLA copies the result of a branch, but not that of a loop without
-        # iterations.
-        often = ops.cast(ops.logical_not(ops.all(kept)), "int32")
-        found = ops.fori_loop(
-            0, often, lambda _, flat: [chosen(v) for v in flat], flat
-        )
-    else:
-        found = ops.cond(
-            ops.all(kept), lambda: flat, lambda: [chosen(v) for v in flat]
-        )
+    # XLA copies the result of a branch, but not that of a loop without
+    # iterations.
+    often = ops.cast(ops.logical_not(ops.all(kept)), "int32")
+    found = ops.fori_loop(
+        0, often, lambda _, flat: [chosen(v) for v in flat], flat
+    )
     return keras.tree.pack_sequence_as(tree, found)
 
 

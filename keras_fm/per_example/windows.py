@@ -1,5 +1,7 @@
 """Windows that slide over images: their positions and contents."""
 
+import math
+
 import keras
 import numpy as np
 
@@ -70,10 +72,9 @@ class Windows:
         places = np.arange(high * wide).reshape(high, wide)
         seen = np.lib.stride_tricks.sliding_window_view(places, self.size)
         seen = seen[:: self.strides[0], :: self.strides[1]]
-        for i in range(self.size[0]):
-            found = ops.take(flat, seen[:, :, i].ravel(), axis=1)
-            shape = (-1, seen.shape[0] * seen.shape[1], self.size[1] * channels)
-            yield ops.reshape(found, shape)
+        shape = (-1, math.prod(self.outputs), self.size[1] * channels)
+        for row in np.moveaxis(seen, 2, 0):
+            yield ops.reshape(ops.take(flat, row.ravel(), axis=1), shape)
 
     def _patches(self, padded):
         """The same, a few rows of the windows at a time."""

@@ -78,11 +78,7 @@ class DPPCA(ProvenMap):
         self.units = checks.count("units", units)
         self.center = bool(center)
         self.whitening = checks.number(
-            "whitening",
-            whitening,
-            at_least=0,
-            at_most=0.5,
-            wanted="between 0 and 1/2",
+            "whitening", whitening, at_least=0, at_most=0.5
         )
         self.ridge_factor = checks.nonnegative("ridge_factor", ridge_factor)
         self.input_bound = checks.norm_bound("input_bound", input_bound)

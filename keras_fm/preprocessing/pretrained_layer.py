@@ -26,8 +26,6 @@ class PretrainedLayer(ProvenMap):
         if trainable is None:
             trainable = guarantee == "published"
         super().__init__(trainable=trainable, **kwargs)
-        # Set when a step with the perturbed objective is traced.
-        self.objective_in_use = False
 
     def set_pretraining(self, value):
         """Whether to train the weights that only pre-training uses: they have

@@ -198,7 +198,8 @@ def _leading(x, mean, deviation, units):
         check_finite=False,
     )
     variance = np.maximum(variance[::-1], 0)
-    vectors = vectors[:, ::-1]
+    # NumPy multiplies a reversed view without BLAS.
+    vectors = np.ascontiguousarray(vectors[:, ::-1])
     if d > n:
         directions = np.zeros((d, units), x.dtype)
         for i in range(0, n, _ROWS):

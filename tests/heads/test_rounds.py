@@ -7,6 +7,7 @@ fail by chance once in a million runs) unless they say otherwise.
 
 import math
 
+import neighbours
 import numpy as np
 import pytest
 from linear_records import gradients, objective, records, silent
@@ -165,7 +166,9 @@ def test_kept_records_have_the_sums_of_those_read_again(
     np.testing.assert_array_equal(found[0], again)
     h, y = (np.concatenate(v) for v in zip(*parts))
     wanted, checked = np.zeros((4, 3)), made.check_records(h, y)
-    for row, residual in zip(checked[0], made.residuals(*checked, weights)):
+    for row, residual in zip(
+        checked[0], neighbours.residuals(made, *checked, weights)
+    ):
         one = np.outer(row / 2**14, residual)
         wanted += one * min(1, 1 / max(np.linalg.norm(one), 1e-9))
     np.testing.assert_allclose(found[0], wanted, rtol=1e-9, atol=838 / 2**24)

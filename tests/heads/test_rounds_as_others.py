@@ -4,6 +4,7 @@ import importlib.util
 import math
 
 import keras
+import neighbours
 import numpy as np
 import pytest
 from linear_records import gradients, objective, records
@@ -90,7 +91,9 @@ def test_dp_sgd_of_a_linear_layer_is_a_special_case(form, batch_size):
     weights = rounds.descend(read, np.zeros((5, 3)), batch_size or 80)
     assert np.abs(weights).max() > 0.5
     # Many records were clipped, and some were not.
-    delta = made.residuals(*made.check_records(augmented, y), weights)
+    delta = neighbours.residuals(
+        made, *made.check_records(augmented, y), weights
+    )
     lengths = np.linalg.norm(augmented, axis=1) * np.linalg.norm(delta, axis=1)
     assert 0.1 < np.mean(lengths > clip) < 1.0
     np.testing.assert_allclose(weights, wanted, rtol=1e-3, atol=1e-5)

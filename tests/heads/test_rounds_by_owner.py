@@ -5,6 +5,7 @@ records or none (docs/proofs/gradient.md, proposition 6)."""
 import dataclasses
 import math
 
+import neighbours
 import numpy as np
 import pytest
 from linear_records import silent
@@ -125,7 +126,7 @@ def test_the_sum_is_that_of_clipped_sums(clip):
     weights = np.random.default_rng(1).normal(size=(3, 3))
     rows, targets, counts = query.check_records(h, y, owners=owners)
     assert counts.sum() == len(h) and len(counts) == len(np.unique(owners))
-    residuals = query.residuals(rows, targets, weights)
+    residuals = neighbours.residuals(query, rows, targets, weights)
     expected = np.zeros((3, 3))
     for owner in np.unique(owners):
         own = 0

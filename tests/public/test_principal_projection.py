@@ -103,7 +103,7 @@ def test_bad_public_data():
     layer = PrincipalProjection(4)
     with pytest.raises(ValueError, match="at least `units`"):
         layer.adapt(x[:, :3])
-    with pytest.raises(ValueError, match="they do in 2. Received: units=4"):
+    with pytest.raises(ValueError, match="differ in 2. Received: units=4"):
         layer.adapt(np.repeat(x[:3], 5, axis=0))
     with pytest.raises(ValueError, match="they do in 0"):
         layer.adapt(np.ones((9, 12)))

@@ -134,16 +134,10 @@ class PrivateEncoder(PretrainedLayer):
             self.input_bound / 3 if bias_feature is None else bias_feature,
         )
         self.whitening = checks.number(
-            "whitening",
-            whitening,
-            at_least=0,
-            at_most=0.5,
-            wanted="between 0 and 1/2",
+            "whitening", whitening, at_least=0, at_most=0.5
         )
         self.centre = checks.number("centre", centre)
-        self.seed = checks.integer(
-            "seed", seed, at_least=0, wanted="an integer >= 0"
-        )
+        self.seed = checks.natural("seed", seed)
         if components is not None:
             components = checks.count("components", components)
             if components > self.units:
@@ -259,7 +253,6 @@ class PrivateEncoder(PretrainedLayer):
         if self.activation == "sigmoid":
             code = ops.sigmoid(code)
         if training and self._has_hidden("hidden_noise"):
-            self.objective_in_use = True
             noise = self._get_hidden("hidden_noise")
             code = code + ops.cast(noise, code.dtype)
         return code
@@ -338,7 +331,6 @@ class PrivateEncoder(PretrainedLayer):
         """
         if not self._has_hidden("linear_noise"):
             return None
-        self.objective_in_use = True
         # Half precision is too coarse for a sum of d b^2 terms.
         weights = ops.cast(self._decoder(), self.variable_dtype)
         return coefficient_noise.loss(

@@ -320,7 +320,6 @@ class ChebyshevCRBM(PretrainedLayer):
         noise = None
         # A layer that is not trained gets no noise.
         if training and self.trainable and self.is_perturbed:
-            self.objective_in_use = True
             noise = self.noise_now("coefficient_noise")
         # High powers need more than half precision.
         z = ops.cast(normalised, "float32")

@@ -301,7 +301,7 @@ def test_noise_loss_is_that_of_the_perturbed_coefficients(visible, policy):
             "quadratic_noise", noise["quadratic_noise"]
         ),
     )
-    assert layer.is_perturbed and not layer.objective_in_use
+    assert layer.is_perturbed
     decoder = array(layer.kernel)[slice(*layer.visible_range)]
     wanted = np.sum(noise["linear_noise"] * decoder.T)
     for j, w in enumerate(decoder):
@@ -309,7 +309,6 @@ def test_noise_loss_is_that_of_the_perturbed_coefficients(visible, policy):
     loss = layer.noise_loss()
     assert keras.backend.standardize_dtype(loss.dtype) == "float32"
     np.testing.assert_allclose(float(array(loss)), wanted, rtol=1e-4)
-    assert layer.objective_in_use
     # Nothing of it in the code: it belongs to the reconstruction.
     layer(keras.ops.convert_to_tensor(X), training=True)
     assert not layer.losses
@@ -322,9 +321,8 @@ def test_hidden_noise_is_one_vector_for_all_records_while_training(policy):
     layer.fix_noise(**noise)
     x = keras.ops.convert_to_tensor(X)
     clean = array(keras.ops.cast(layer(x), "float32"))
-    assert not layer.objective_in_use
     noisy = array(keras.ops.cast(layer(x, training=True), "float32"))
-    assert layer.objective_in_use and not layer.losses
+    assert not layer.losses
     atol = 1e-6 if policy == "float32" else 3e-2
     np.testing.assert_allclose(
         noisy - clean, np.tile(noise["hidden_noise"], (5, 1)), atol=atol

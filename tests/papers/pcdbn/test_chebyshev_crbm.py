@@ -455,9 +455,8 @@ def test_noise_shifts_the_coefficients_while_training(kwargs, powers):
         layer(x, training=True)
     noise = noise_for(layer)
     layer.fix_noise(**noise)
-    assert layer.is_perturbed and not layer.objective_in_use
+    assert layer.is_perturbed
     np.testing.assert_array_equal(array(layer(x)), clean)
-    assert not layer.objective_in_use
     z = array(layer.normalised(layer.preactivation(x))).astype(float)
     shift = sum(
         noise["coefficient_noise"][power] * z**power
@@ -468,7 +467,6 @@ def test_noise_shifts_the_coefficients_while_training(kwargs, powers):
     for _ in range(2):
         made = array(layer(x, training=True))
         np.testing.assert_allclose(made, wanted, atol=1e-5)
-    assert layer.objective_in_use
     # In the energy too.
     pre = array(layer.preactivation(x)).astype(float)
     clean, noisy = (array(layer.energy(x, training=t)) for t in (False, True))
@@ -486,7 +484,7 @@ def test_a_resting_layer_is_used_as_it_is():
     layer.fix_noise(**noise_for(layer))
     layer.trainable = False
     np.testing.assert_array_equal(array(layer(x, training=True)), clean)
-    assert layer.is_published and not layer.objective_in_use
+    assert layer.is_published
     layer.trainable = True
     assert np.abs(array(layer(x, training=True)) - clean).max() > 1e-3
 

@@ -1,5 +1,7 @@
 """EnergyModel: contrastive divergence by ordinary compile and fit."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -209,7 +211,7 @@ def test_every_step_has_its_own_draws():
 # A view of a model --------------------
 
 
-def test_noise_below_rests_and_noise_above_acts():
+def test_noise_below_rests_and_noise_above_acts(monkeypatch):
     model, first, second = two_layers(unprotected=False, seed=0)
     x = images()
     clean = array(model.below(x))
@@ -217,9 +219,18 @@ def test_noise_below_rests_and_noise_above_acts():
     second.fix_noise(coefficient_noise=np.full((8, 2), 0.1))
     np.testing.assert_array_equal(array(model.below(x)), clean)
     first.trainable = False
+    used = []
+    for layer in (first, second):
+        drawn = functools.partial(_noted, used, layer.noise_now)
+        monkeypatch.setattr(layer, "noise_now", drawn)
     model.compile("sgd", run_eagerly=True)
     model.fit(x, verbose=0)
-    assert second.objective_in_use and not first.objective_in_use
+    assert {layer.name for layer in used} == {second.name}
+
+
+def _noted(used, noise_now, name):
+    used.append(noise_now.__self__)
+    return noise_now(name)
 
 
 # Unprotected --------------------
