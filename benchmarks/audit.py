@@ -166,7 +166,7 @@ def _cells(names, rows):
 def _multiplier(batches, epochs, epsilon):
     """Of the noise of a published `DPMAC` on shuffled batches of 1,000, for
     its claim."""
-    reads = sampling.plan(
+    joined = sampling.plan(
         1000 * batches,
         sampling="shuffled",
         batch_size=1000,
@@ -174,7 +174,7 @@ def _multiplier(batches, epochs, epsilon):
         delta=DELTA,
     )
     return sampling.noise_multiplier(
-        reads, PrivacyBudget(epsilon, DELTA), neighbours="add_remove"
+        joined, PrivacyBudget(epsilon, DELTA), neighbours="add_remove"
     )
 
 

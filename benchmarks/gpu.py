@@ -11,9 +11,9 @@ rival, which is left out without it. Without a GPU it stops and says so;
 `--images=2000 --repeats=2` makes that short.
 
 1. Seconds by the clock from raw MNIST images to weights at (2, 1e-5), with the
-   last sixth held out, by the jobs of `whole_job.py`: one read, 20 reads, and
-   jax-privacy's DP-SGD of a linear layer on the same features, looked at every
-   10 steps (not counted) until it is as accurate as one read (then: as 20).
+   last sixth held out, by the jobs of `whole_job.py`: one release, 20 rounds,
+   and jax-privacy's DP-SGD of a linear layer on the same features, tested every
+   10 steps (not counted) until it is as accurate as one release (then: as 20).
    Imports are not counted; the first run compiles, the others find what it
    compiled on disk (JAX's compilation cache, in a folder that is new).
 2. Scattering2D: images per second, 28 x 28 x 1 and 32 x 32 x 3, and of
@@ -113,7 +113,7 @@ def jobs(x, y):
     held = len(x) // 6
     train, held_out = (x[:-held], y[:-held]), (x[-held:], y[-held:])
     found = {}
-    for job in (whole_job.one_read, whole_job.reads):
+    for job in (whole_job.one_release, whole_job.rounds):
         runs, (model, ledger, _) = repeated(job, fm, *train, EPSILON)
         p = model.predict(held_out[0], batch_size=1024, verbose=0)
         found[job.__name__] = {
@@ -128,8 +128,8 @@ def jobs(x, y):
     found["features alone"] = medians(features)
     h_held = fm.features.extract(body, held_out[0])
     for method, ours in (
-        ("fast_clipping", "one_read"),
-        ("fast_clipping_long", "reads"),
+        ("fast_clipping", "one_release"),
+        ("fast_clipping_long", "rounds"),
     ):
         try:
             found[f"DP-SGD on the same features, as accurate as {ours}"] = (

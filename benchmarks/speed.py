@@ -13,7 +13,7 @@ tensorflow-privacy. On the clock, and in seconds of all processors, which
 other work on the machine disturbs less. jax-privacy is in
 `dp_sgd_libraries.py`.
 
-reads: one of the many reads of an output layer over a bare pair of matrix
+rounds: one of the many rounds of an output layer over a bare pair of matrix
 products of the same sizes in float32, which does not compute what a read needs,
 and one step of tensorflow-privacy's fast clipping on the same features; CPU
 microseconds for each record, in turn.
@@ -45,7 +45,7 @@ from keras_fm.lab.baselines import dp_sgd
 
 _OUT = flags.DEFINE_string("out", "docs/results", "Folder of the results.")
 _PARTS = flags.DEFINE_list(
-    "parts", None, "steps, epochs, reads, share; all by default."
+    "parts", None, "steps, epochs, rounds, share; all by default."
 )
 _REPEATS = flags.DEFINE_integer("repeats", 7, "Repetitions per median.")
 
@@ -103,8 +103,8 @@ def epochs(hidden, batch=1024):
     return rows
 
 
-def reads(m, n=16_384, outputs=10, batch=4096):
-    """CPU microseconds a record: of our reads, of bare products, of DP-SGD."""
+def rounds(m, n=16_384, outputs=10, batch=4096):
+    """CPU microseconds a record: of our rounds, of bare products, of DP-SGD."""
     rng = np.random.default_rng(0)
     h = rng.normal(size=(n, m)).astype("float32")
     h /= np.linalg.norm(h, axis=1, keepdims=True)
@@ -226,7 +226,7 @@ def main(_):
     if _PARTS.value and os.path.exists(path):
         with open(path) as f:
             results = json.load(f)
-    parts = _PARTS.value or ["steps", "epochs", "reads", "share"]
+    parts = _PARTS.value or ["steps", "epochs", "rounds", "share"]
     if "steps" in parts:
         for hidden in ((300, 25), (300,)):
             size = "-".join(map(str, (784, *hidden, 10)))
@@ -236,9 +236,9 @@ def main(_):
     if "epochs" in parts:
         for hidden, name in (((300,), "784-300-10"), ((), "784-10")):
             results[f"epoch, {name}, batch 1024"] = epochs(hidden)
-    if "reads" in parts:
+    if "rounds" in parts:
         for m in (800, 1500):
-            results[f"CPU microseconds a record, {m} x 10"] = reads(m)
+            results[f"CPU microseconds a record, {m} x 10"] = rounds(m)
     if "share" in parts:
         results["over a float32 product of as many flops"] = share()
     text = json.dumps(results, indent=1)

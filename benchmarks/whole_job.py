@@ -5,10 +5,10 @@
 Two proven jobs on public scattering features at epsilon, delta = 1e-5, each
 against tensorflow-privacy's DP-SGD at the same epsilon and delta:
 
-* `one_read` of streamed features; beside it `fast_clipping` of a linear layer
-  on the same features, `fast_clipping_cnn` of a small CNN on pixels and
+* `one_release` of streamed features; beside it `fast_clipping` of a linear
+  layer on the same features, `fast_clipping_cnn` of a small CNN on pixels and
   `vectorized_cnn`, the usual optimizer on the same CNN;
-* `reads`, whitened by a released second moment; beside it
+* `rounds`, whitened by a released second moment; beside it
   `fast_clipping_long` of the same features in four times the steps.
 
 Rule, fixed in advance: the last 10,000 training images are held out, all
@@ -63,16 +63,16 @@ _METHODS = flags.DEFINE_list("methods", None, "Only these; all by default.")
 DELTA = 1e-5
 HELD_OUT = 10_000
 LOOK_EVERY = 10
-READS = 20
+ROUNDS = 20
 # Of a method: what the table calls it, how many runs, and of a rival the job
 # that it has to be as accurate as.
 METHODS = {
-    "one_read": ("**one read**, streamed", 3, None),
-    "fast_clipping": ("fast clipping, same features", 3, "one_read"),
-    "fast_clipping_cnn": ("fast clipping, CNN", 1, "one_read"),
-    "vectorized_cnn": ("vectorized, CNN", 1, "one_read"),
-    "reads": (f"**{READS} reads**", 3, None),
-    "fast_clipping_long": ("fast clipping, same features", 3, "reads"),
+    "one_release": ("**one release**, streamed", 3, None),
+    "fast_clipping": ("fast clipping, same features", 3, "one_release"),
+    "fast_clipping_cnn": ("fast clipping, CNN", 1, "one_release"),
+    "vectorized_cnn": ("vectorized, CNN", 1, "one_release"),
+    "rounds": (f"**{ROUNDS} rounds**", 3, None),
+    "fast_clipping_long": ("fast clipping, same features", 3, "rounds"),
     "pcdbn": ("**pCDBN**, all images", 3, None),
 }
 _LINEAR = {"learning_rate": 256.0, "batch_size": 8192, "steps": 109}
@@ -106,7 +106,7 @@ def scattering(fm, shape):
     return keras.Sequential([keras.Input(shape), rescaling, *body.layers])
 
 
-def one_read(fm, x, y, epsilon):
+def one_release(fm, x, y, epsilon):
     """One pass: features of a batch are in memory, never all of them."""
     import keras
     import numpy as np
@@ -132,8 +132,8 @@ def one_read(fm, x, y, epsilon):
     return keras.Sequential([body, model]), ledger, {}
 
 
-def reads(fm, x, y, epsilon):
-    """Features once, then a second moment and the reads."""
+def rounds(fm, x, y, epsilon):
+    """Features once, then a second moment and the rounds."""
     import keras
 
     body = scattering(fm, x.shape[1:])
@@ -149,14 +149,14 @@ def reads(fm, x, y, epsilon):
                 10,
                 use_bias=False,
                 kernel_initializer="zeros",
-                rounds=fm.Rounds(rounds=READS),
+                rounds=fm.Rounds(rounds=ROUNDS),
             ),
         ]
     )
     # Divided by the number of records, which is public as the rivals' is.
     step = h[:1], y[:1]
     ledger = released(fm, model, epsilon, (h, y), step, fm.Proven())
-    fit = {"steps": READS, "fit_cpu_seconds": time.process_time() - began}
+    fit = {"steps": ROUNDS, "fit_cpu_seconds": time.process_time() - began}
     return keras.Sequential([body, model]), ledger, fit
 
 
@@ -261,7 +261,7 @@ def measure(method, epsilon, target):
 
     import keras_fm as fm
 
-    proven = {f.__name__: f for f in (one_read, reads, pcdbn)}.get(method)
+    proven = {f.__name__: f for f in (one_release, rounds, pcdbn)}.get(method)
     if not proven:
         from keras_fm.lab.baselines import dp_sgd
 
