@@ -105,6 +105,6 @@ def test_bad_public_data():
         layer.adapt(x[:, :3])
     with pytest.raises(ValueError, match="differ in 2. Received: units=4"):
         layer.adapt(np.repeat(x[:3], 5, axis=0))
-    with pytest.raises(ValueError, match="they do in 0"):
+    with pytest.raises(ValueError, match="differ in 0"):
         layer.adapt(np.ones((9, 12)))
     assert layer.public_data is None

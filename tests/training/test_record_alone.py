@@ -217,7 +217,7 @@ def test_what_no_map_gives_back_is_refused():
 
     features = map_of(lambda x: layers.Lambda(remembers, same, name="own")(x))
     features._compiled = False
-    with pytest.raises(ValueError, match="Lambda 'own' draws random.*keeps"):
+    with pytest.raises(ValueError, match="Lambda 'own' draws random.*stores"):
         features.check_repeats()
 
 

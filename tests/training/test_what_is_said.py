@@ -33,15 +33,15 @@ def test_a_frozen_body_with_random_weights_is_pointed_out(tmp_path):
     """On every backend: an initializer gives the same numbers again."""
     body = keras.layers.Dense(3, trainable=False, name="features")
     model = over(body)
-    assert "random weights they began with: 'features'." in plan(model)
+    assert "random initial weights: 'features'." in plan(model)
     # Of weights that others trained nothing is said, nor of a file's.
     body.kernel.assign(body.kernel + 0.5)
-    assert "random weights" not in plan(model)
+    assert "initial weights" not in plan(model)
     inner = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3)])
     inner.save(tmp_path / "body.keras")
     inner = keras.saving.load_model(tmp_path / "body.keras")
     inner.trainable = False
-    assert "random weights" not in plan(over(inner))
+    assert "initial weights" not in plan(over(inner))
 
 
 @pytest.mark.once
