@@ -288,6 +288,8 @@ def test_a_record_adds_at_most_one_clip(build):
     """Its clipped gradient; in training at most one clip, with whatever its
     layers draw, keep and mix."""
     private, made, x, y = map_of(build)
+    known = (dense, attending, frozen_statistics, recurrent)
+    assert (made.way == "together") == (build in known)
     made.training = False
     keys = keys_for(made, N)
     wanted = 0
@@ -370,11 +372,6 @@ def test_a_layer_used_twice_and_a_tied_table_have_no_ghost_norm():
             continue
         assert len(made.ghosts) == own
         assert made.direct
-
-
-def test_known_layers_alone_run_with_all_records_at_once():
-    known = {b for b in MODELS if map_of(b)[1].way == "together"}
-    assert known == {dense, attending, frozen_statistics, recurrent}
 
 
 def cropping():
