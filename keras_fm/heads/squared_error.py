@@ -106,8 +106,8 @@ class SquaredErrorRelease(HeadRelease):
     """The release of a `SquaredErrorQuery`: its noisy statistics A and S."""
 
     def minimise(self, ridge_factor=0.5, constant=None):
-        """Post-processing: weights that are as large as the noise lets one
-        see, from the release and public numbers alone.
+        """Post-processing: weights from the release and public numbers alone.
+        They are the closer to zero, the larger the noise is.
 
         The mean of the numbers is estimated first, and the rest from what is
         left of A and S about the means. Eigenvalues of A are freed of
