@@ -1,7 +1,7 @@
 """The small CNN by DP-SGD, its settings chosen on held-out training records.
 
     python benchmarks/dp_sgd_cnn.py --data=usps --epsilons=0.5,2,8 \
-        --rates=0.5,2,8 --steps=75,300 --activations=tanh,relu
+        --rates=0.5,2,8 --steps=100,300 --networks=fine --decays=1,0.1
     python benchmarks/dp_sgd_cnn.py --data=usps --epsilons=0.5 --test
 
 Without `--test` it trains by GradientNet, which is DP-SGD and cheap, on the
@@ -33,7 +33,6 @@ _VIEWS = flags.DEFINE_list("views", ["1"], "Shifted, flipped copies.")
 _AVERAGES = flags.DEFINE_list("averages", ["0"], "Of the weights; 0: none.")
 _DECAYS = flags.DEFINE_list("decays", ["1"], "What is left of the rate.")
 _DRAWS = flags.DEFINE_integer("draws", 1, "Trainings of each setting.")
-_EXTEND = flags.DEFINE_bool("extend", True, "Rates past an end.")
 _TEST = flags.DEFINE_bool("test", False, "The best row, on test records.")
 _LIBRARY = flags.DEFINE_enum(
     "library",
@@ -217,12 +216,8 @@ def search(rows, train, test):
                 scores[rate] = measured(rows, epsilon, rate, told, train, test)
             return scores[rate]
 
-        rates, steps = sorted(map(float, _RATES.value)), told["steps"]
-        if _EXTEND.value:
-            rival.search(score, rates, [steps])
-        else:
-            for rate in rates:
-                score(rate, steps)
+        rates = sorted(map(float, _RATES.value))
+        rival.search(score, rates, [told["steps"]])
 
 
 def chosen(rows, epsilon):
