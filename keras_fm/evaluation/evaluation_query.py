@@ -297,14 +297,21 @@ class Evaluation(Release):
             ValueError: if the metric was not requested.
         """
         checks.one_of("name", name, MEANS)
-        asked = self._query.asked
+        asked = self.query.asked
         if name == "accuracy" not in asked and "confusion_matrix" in asked:
             return self._accuracy(of, level)
         self._check_asked(name)
         self._check_of(of)
-        right, *wrong = self.statistics["means"][self._query.means.index(name)]
-        found = self._share(right, *(wrong or [0.0]), of, level)
-        scale = self._query.high - self._query.low
+        right, *wrong = self.statistics["means"][self.query.means.index(name)]
+        found = intervals.share(
+            self._law,
+            right,
+            *(wrong or [0.0]),
+            records=self.query.records,
+            level=level,
+            of=of,
+        )
+        scale = self.query.high - self.query.low
         if name == "accuracy":
             return found
         if name == "mean_squared_error":
@@ -347,10 +354,9 @@ class Evaluation(Release):
 
     def balanced_accuracy(self, *, of="records", level=0.95):
         """The mean recall over all classes, an `Interval`."""
-        sums, k = (0.0, 0.0, 0.0), self._query.classes
-        for found in self._rates(self._pairs(1), of):
-            sums = [s + v / k for s, v in zip(sums, found)]
-        return intervals.of_draws(*sums, level=level, of=of)
+        rates = zip(*self._rates(self._pairs(1), of))
+        found = (sum(v) / self.query.classes for v in rates)
+        return intervals.of_draws(*found, level=level, of=of)
 
     def auc(self, *, of="records", level=0.95):
         """The probability that a record of the second class has a higher
@@ -367,17 +373,34 @@ class Evaluation(Release):
             (value[0] + value[1]) / 2, *drawn, level=level, of=of
         )
 
+    def threshold(self, recall):
+        """The largest probability of the second class from which, and from
+        every smaller edge of a bin of scores, the noisy recall of that class
+        is at least `recall`: `model.predict_proba(X)[:, 1] >= threshold`.
+
+        It is computed from the released bins, so it costs nothing more. Noise
+        adds up over the bins above it: few `bins` have less of it. 0, which
+        takes every record, if noise hides the class.
+        """
+        checks.number("recall", recall, above=0, at_most=1)
+        self._check_asked("auc")
+        second = self.statistics["auc"][1, ::-1]
+        reached = intervals.ratio(np.cumsum(second), second.sum()) >= recall
+        # Edges are even in the angle, see `private_evaluate`.
+        left = len(second) - 2 - np.flatnonzero(~reached[:-1]).max(initial=-1)
+        return float(np.sin(np.pi / 2 * left / len(second)) ** 2)
+
     def r2(self, *, level=0.95):
         """R^2 of the predicted numbers on these records, an `Interval` within
         minus infinity to 1."""
         self._check_asked("r2")
-        places = [self._query.means.index(name) for name in _OF_R2]
+        places = [self.query.means.index(name) for name in _OF_R2]
         sums = self.statistics["means"][places]
         found = (self._r2(v) for v in (sums, self._drawn(sums, "records")))
         return intervals.of_draws(*found, level=level, least=-math.inf)
 
     def _r2(self, sums):
-        total = self._query.records or sums.sum(axis=-1)
+        total = self.query.records or sums.sum(axis=-1)
         shares = intervals.ratio(sums[..., 0], total)
         right, mean, square = np.moveaxis(shares, -1, 0)
         return 1 - intervals.ratio(1 - right, square / 4 - (mean - 0.5) ** 2)
@@ -394,7 +417,7 @@ class Evaluation(Release):
         """The noisy share of each pair, and the least and the largest share
         after drawn noise is subtracted."""
         rng = np.random.default_rng(0)
-        counts = counts or (1, self._query.classes - 1)
+        counts = counts or (1, self.query.classes - 1)
         for pair in pairs:
             both = pair, self._drawn(pair, of, counts, rng)
             found = (intervals.ratio(v[..., 0], v.sum(axis=-1)) for v in both)
@@ -406,7 +429,7 @@ class Evaluation(Release):
         return [intervals.of_draws(*v, level=level, of=of) for v in found]
 
     def _accuracy(self, of, level):
-        k, pairs = self._query.classes, self._pairs(1).sum(0, keepdims=True)
+        k, pairs = self.query.classes, self._pairs(1).sum(0, keepdims=True)
         (found,) = self._rates(pairs, of, (k, k * (k - 1)))
         return intervals.of_draws(*found, level=level, of=of)
 
@@ -417,7 +440,7 @@ class Evaluation(Release):
 
     def _check_of(self, of):
         checks.either("of", of, intervals.OF)
-        if of == "population" and self._query.in_sample:
+        if of == "population" and self.query.in_sample:
             raise ValueError(
                 "The model was trained on these rows (in sample), so there is "
                 'no interval for the population. Write `of="records"`. '
@@ -436,7 +459,7 @@ class Evaluation(Release):
         """
         self._check_asked("calibration")
         self._check_of(of)
-        edges = np.linspace(0.0, 1.0, self._query.bins + 1)
+        edges = np.linspace(0.0, 1.0, self.query.bins + 1)
         return [
             {
                 "confidence": (float(low), float(high)),
@@ -463,48 +486,46 @@ class Evaluation(Release):
             An `Interval`, for these records.
         """
         self._check_asked("calibration")
-        bins = self._query.bins
+        bins = self.query.bins
         right, wrong = self.statistics["calibration"].T
         return intervals.absolute_sum(
             self._law,
             right,
             wrong,
             (np.arange(bins) + 0.5) / bins,
-            records=self._query.records,
+            records=self.query.records,
             level=level,
         )
 
     def __repr__(self):
         lines = [
-            f"Private evaluation ({self._query.metrics}; "
+            f"Private evaluation ({self.query.metrics}; "
             f"{type(self.mechanism).__name__}, {self.neighbours})"
         ]
-        rows = self._query.rows
-        if rows:
-            lines.append(f"  rows: {rows}")
-        every = intervals.OF[:1] if self._query.in_sample else intervals.OF
-        shown = [name for name in self._query.asked if name in MEANS]
-        if "confusion_matrix" in self._query.tables:
+        lines += [f"  rows: {self.query.rows}"] * bool(self.query.rows)
+        every = intervals.OF[:1] if self.query.in_sample else intervals.OF
+        shown = [name for name in self.query.asked if name in MEANS]
+        if "confusion_matrix" in self.query.tables:
             shown = ["accuracy", *(n for n in shown if n != "accuracy")]
-        for name in shown:
-            for of in every:
-                lines.append(f"  {name}: {self.mean(name, of=of)}")
-        if "r2" in self._query.asked:
+        found = (
+            (name, self.mean(name, of=of)) for name in shown for of in every
+        )
+        lines += [f"  {name}: {value}" for name, value in found]
+        if "r2" in self.query.asked:
             lines.append(f"  r2: {self.r2()}")
-        if "auc" in self._query.tables:
+        if "auc" in self.query.tables:
             lines += [f"  auc: {self.auc(of=of)}" for of in every]
-        if "calibration" in self._query.tables:
+        if "calibration" in self.query.tables:
             lines.append(f"  calibration error: {self.calibration_error()}")
-        if "confusion_matrix" in self._query.tables:
+        if "confusion_matrix" in self.query.tables:
             lines.append(
-                f"  confusion matrix: {self._query.classes} x "
-                f"{self._query.classes} counts, each +- {self.margin():.4g} "
+                f"  confusion matrix: {self.query.classes} x "
+                f"{self.query.classes} counts, each +- {self.margin():.4g} "
                 "(95%)"
             )
-            for of in every:
-                found = self.balanced_accuracy(of=of)
-                lines.append(f"  balanced accuracy: {found}")
-            for name in ("recall", "precision") * (self._query.classes <= 10):
+            found = (self.balanced_accuracy(of=of) for of in every)
+            lines += [f"  balanced accuracy: {value}" for value in found]
+            for name in ("recall", "precision") * (self.query.classes <= 10):
                 for label, found in enumerate(getattr(self, name)()):
                     lines.append(f"  {name} of class {label}: {found}")
         if not self.private:
@@ -512,26 +533,12 @@ class Evaluation(Release):
         return "\n".join(lines)
 
     @property
-    def _query(self):
-        return self.query
-
-    @property
     def _law(self):
-        return intervals.NoiseLaw(self.mechanism, self._query.size)
-
-    def _share(self, right, wrong, of, level):
-        return intervals.share(
-            self._law,
-            right,
-            wrong,
-            records=self._query.records,
-            level=level,
-            of=of,
-        )
+        return intervals.NoiseLaw(self.mechanism, self.query.size)
 
     def _check_asked(self, name):
-        if name not in self._query.asked:
+        if name not in self.query.asked:
             raise ValueError(
                 f"`{name}` was not evaluated: it must be in `metrics`. "
-                f"Received: metrics={self._query.metrics!r}"
+                f"Received: metrics={self.query.metrics!r}"
             )

@@ -43,6 +43,9 @@ def test_rows_that_were_held_out_are_scored():
     assert holds(balanced, balanced_accuracy_score(y, said))
     auc = roc_auc_score(y == "yes", model.decision_function(x))
     assert holds(found.auc(), auc)
+    likely = model.predict_proba(x)[:, 1]
+    kept = (likely >= found.threshold(0.8))[y == "yes"].mean()
+    assert 0.78 < kept < 0.9
     loss = -np.log(model.predict_proba(x)[y == "yes", 1]).sum()
     loss -= np.log(model.predict_proba(x)[y == "no", 0]).sum()
     assert holds(found.mean("log_loss"), loss / len(y))

@@ -235,6 +235,27 @@ def test_an_auc_has_the_true_one_inside_of_its_ties():
     assert found.value == pytest.approx((least + most) / 2)
 
 
+def test_a_threshold_reaches_the_recall_from_there_on():
+    """Edges are even in the angle; noise that dips below the recall once more
+    moves the threshold down."""
+    query = query_of("auc")
+    table = np.zeros((2, 20))
+    table[1, [3, 9, 15, 18]] = 10, 30, 40, 20
+    found = evaluation(query, [table], NEARLY_NONE)
+    for recall, edge in ((0.15, 18), (0.25, 15), (0.7, 9), (0.95, 3)):
+        known = np.sin(np.pi / 2 * edge / 20) ** 2
+        assert found.threshold(recall) == pytest.approx(known)
+    table[1, [16, 17]] = 15, -15
+    dipped = evaluation(query, [table], NEARLY_NONE)
+    assert dipped.threshold(0.15) == pytest.approx(np.sin(0.4 * np.pi) ** 2)
+    hidden = evaluation(query, [-table], NEARLY_NONE)
+    assert hidden.threshold(0.5) == 0
+    with pytest.raises(ValueError, match="`recall` must be"):
+        found.threshold(0)
+    with pytest.raises(ValueError, match="`auc` was not evaluated"):
+        evaluation(query_of("accuracy"), [[[3, 1]]], NEARLY_NONE).threshold(0.5)
+
+
 @pytest.mark.parametrize("records", [0, 300])
 def test_r2_and_log_loss_are_those_of_the_records(records):
     rng = np.random.default_rng(0)
