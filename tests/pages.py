@@ -193,15 +193,8 @@ model_ledger = private.ledger
         prints=("pld", 1),
     ),
     "docs/class_imbalance": Given(
-        before={
-            1: BINARY,
-            3: f"fitted = model\n{PLAIN}network = model",
-            4: "model = fitted",
-        },
-        smaller={
-            "rounds=60": "rounds=2",
-            '"batch_size": 256, "epochs": 10': '"batch_size": 16, "epochs": 1',
-        },
+        before={1: BINARY},
+        smaller={"rounds=60": "rounds=2"},
     ),
     "docs/data": Given(
         before={
