@@ -119,8 +119,8 @@ def test_noise_is_that_of_the_rows_that_are_used(participation):
     """The same charge as of so many plain rows; what is drawn is that."""
     mechanisms = []
     for budget, n in (
-        (protecting(), N),
-        (fm.callbacks.PrivateModel(8.0, 1e-3), len(CHOSEN)),
+        (protecting(epsilon=1.0), N),
+        (fm.callbacks.PrivateModel(1.0, 1e-3), len(CHOSEN)),
     ):
         steps = layer_moves.moves(
             network(), *nothing(n), budget, 2, participation=participation
