@@ -115,8 +115,8 @@ def one_release(fm, x, y, epsilon):
     units = body.output_shape[-1]
 
     def read():
-        for start in range(0, len(x), 4096):
-            rows = slice(start, start + 4096)
+        for start in range(0, len(x), 1024):
+            rows = slice(start, start + 1024)
             yield fm.features.extract(body, x[rows]), y[rows]
 
     # The release says where to start; random weights take JAX two seconds to

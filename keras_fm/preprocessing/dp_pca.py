@@ -173,7 +173,7 @@ class DPPCA(ProvenMap):
         """The one release of the layer: the second moment of its inputs."""
 
         def read():
-            for inputs, rows, *owners in reading.unlabelled(self):
+            for inputs, rows, *owners in reading.unlabelled(self, True):
                 yield self.augment(inputs[rows]), None, *owners
 
         def learn(release):

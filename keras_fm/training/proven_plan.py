@@ -146,13 +146,12 @@ class ProvenPlan:
     @property
     def _passes(self):
         """Checks that every iteration over the data gives the same records."""
-        data, made = self.__dict__.get("_counted", (None, None))
-        if made is None or data is not self.data:
+        found = self.__dict__.get("_counted")
+        if found is None or found[0] is not self.data:
             # Arrays in memory do not change.
-            stream = records.number(data) is None
-            made = records.Passes(compared=stream)
-            self._counted = self.data, made
-        return made
+            stream = records.number(self.data) is None
+            found = self._counted = self.data, records.Passes(compared=stream)
+        return found[1]
 
     @property
     def units(self):
@@ -276,21 +275,22 @@ class ProvenPlan:
             return len(data) > 1
         return callable(data) or hasattr(data, "num_batches")
 
-    def placed(self):
+    def placed(self, anywhere=False):
         """Batches of one shape, `(x, y, rows[, owners])`. The records are in
         `rows`. A record's row depends on that record alone, except with
-        owners, whose records stay together."""
-        if self.owners is None:
+        owners, whose records stay together, and if a row may be `anywhere`."""
+        if self.owners is None and not anywhere:
             yield from fixed_rows.placed(
                 self.checked(), PLACES, by_labels=not self.public_features
             )
             return
-        for x, y, owners in self.checked():
-            free = -len(owners) % READ_BATCH
+        for x, y, *owners in self.checked():
+            count = columns.count(x)
+            free = -count % READ_BATCH
             if free:
                 x = _extended(x, free)
                 y = None if y is None else _extended(y, free)
-            yield x, y, np.arange(len(owners)), owners
+            yield x, y, np.arange(count), *owners
 
     def checked(self):
         """Batches `(x, y[, owners])` of the data, checked."""
@@ -305,7 +305,7 @@ class ProvenPlan:
             self.data, self.owners, READ_BATCH, labelled=labelled
         )
 
-    def read(self, tensor, keep=False):
+    def read(self, tensor, keep=False, anywhere=False):
         """Batches `(features, y, rows[, owners])` of one shape, with features
         at a tensor of the model.
 
@@ -313,13 +313,16 @@ class ProvenPlan:
             tensor: a tensor of the model.
             keep: whether parts above the tensor may start from these
                 features. No weight below may then change before they did.
+            anywhere: whether no network computes something from the batches
+                any more. Inputs of the model then need no row of their own.
         """
         kept = self._kept
         onwards = kept and kept.map_to(tensor)
         if onwards:
             batches = kept.batches
         else:
-            onwards, batches = self.features(tensor), self.placed()
+            anywhere &= self.extractor(tensor) is None
+            onwards, batches = self.features(tensor), self.placed(anywhere)
         found = ((onwards(x), *more) for x, *more in batches)
         # Keep features only if they take work. Arrays are in memory already,
         # so their features may be, too.
@@ -332,11 +335,11 @@ class ProvenPlan:
             found = kept.keeping(tensor, found)
         yield from found
 
-    def unlabelled(self, part):
+    def unlabelled(self, part, anywhere=False):
         """Batches `(inputs, rows[, owners])` of one shape, for a layer that
         learns without labels. The records are in `rows`."""
         tensor = self.single_tensor_of(part)
-        for x, y, rows, *owners in self.read(tensor, keep=True):
+        for x, y, rows, *owners in self.read(tensor, True, anywhere):
             # A wrong label must fail before the first charge, not after the
             # layers below were paid for.
             self.check_labels(None if y is None else y[rows], len(rows))
@@ -362,7 +365,7 @@ class ProvenPlan:
         """`(features, labels[, owners])` for an output layer, with the
         constant entry."""
         tensor = self.single_tensor_of(part)
-        for x, y, rows, *owners in self.read(tensor):
+        for x, y, rows, *owners in self.read(tensor, anywhere=True):
             yield part.augment(x[rows]), y[rows], *owners
 
     def counts_of_classes(self, outputs, learn):

@@ -19,8 +19,8 @@ from keras_fm.kernel.access import columns
 # Records that wait for a batch, for each of its rows. Rows are queues; with
 # this many, one in fifty is idle.
 _WAITING = 16
-# Numbers that are hashed at a time.
-_HASHED = 2**20
+# Numbers that are hashed at a time, so that they stay in a processor's cache.
+_HASHED = 2**16
 # The key of the hash: public, and the same everywhere.
 _KEY = 0x6B657261735F666D
 _MIX = np.uint64(0x9E3779B97F4A7C15)
