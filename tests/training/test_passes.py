@@ -134,3 +134,26 @@ def test_other_records_at_a_later_pass_are_refused():
     private = fm.callbacks.PrivateModel(fm.PrivacyBudget(1.0, 1e-5), data=mixed)
     rounds().fit(X, Y, callbacks=[private], verbose=0)
     assert private.ledger.entries
+
+
+@pytest.mark.parametrize("settings", [None, fm.Rounds(rounds=3)])
+def test_inputs_in_memory_need_no_hash_and_no_order(settings, monkeypatch):
+    def weights(x, y):
+        head = fm.layers.PrivateDense(3, clip=True, rounds=settings)
+        m = keras.Sequential([keras.Input((D,)), head])
+        m.compile("sgd", fm.losses.TaylorCrossEntropy())
+        private = PrivateModel(
+            epsilon=2.0,
+            delta=1e-5,
+            data=(x, y),
+            guarantee=fm.Proven(),
+            reproducible_noise=7,
+        )
+        m.fit(X[:1], Y[:1], callbacks=[private], verbose=0)
+        return list(private.releases.values())[-1].statistics
+
+    monkeypatch.setattr("keras_fm.kernel.records._digest", None)
+    found, other = weights(X, Y), weights(X[::-1], Y[::-1])
+    assert found
+    for name, value in found.items():
+        np.testing.assert_array_equal(value, other[name])
