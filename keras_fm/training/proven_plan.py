@@ -278,7 +278,8 @@ class ProvenPlan:
     def placed(self, anywhere=False):
         """Batches of one shape, `(x, y, rows[, owners])`. The records are in
         `rows`. A record's row depends on that record alone, except with
-        owners, whose records stay together, and if a row may be `anywhere`."""
+        owners, whose records stay together. If records may be `anywhere`,
+        batches are as they come."""
         if self.owners is None and not anywhere:
             yield from fixed_rows.placed(
                 self.checked(), PLACES, by_labels=not self.public_features
@@ -286,7 +287,7 @@ class ProvenPlan:
             return
         for x, y, *owners in self.checked():
             count = columns.count(x)
-            free = -count % READ_BATCH
+            free = 0 if anywhere else -count % READ_BATCH
             if free:
                 x = _extended(x, free)
                 y = None if y is None else _extended(y, free)

@@ -138,7 +138,7 @@ def test_other_records_at_a_later_pass_are_refused():
 
 @pytest.mark.parametrize("settings", [None, fm.Rounds(rounds=3)])
 def test_inputs_in_memory_need_no_hash_and_no_order(settings, monkeypatch):
-    def weights(x, y):
+    def released(x, y):
         head = fm.layers.PrivateDense(3, clip=True, rounds=settings)
         m = keras.Sequential([keras.Input((D,)), head])
         m.compile("sgd", fm.losses.TaylorCrossEntropy())
@@ -153,7 +153,7 @@ def test_inputs_in_memory_need_no_hash_and_no_order(settings, monkeypatch):
         return list(private.releases.values())[-1].statistics
 
     monkeypatch.setattr("keras_fm.kernel.records._digest", None)
-    found, other = weights(X, Y), weights(X[::-1], Y[::-1])
+    found, other = released(X, Y), released(X[::-1], Y[::-1])
     assert found
     for name, value in found.items():
         np.testing.assert_array_equal(value, other[name])
