@@ -29,6 +29,8 @@ _MANY_RUNS, _MANY_POINTS = 2**18, 4000
 _MOST_SAMPLED = 64
 # Beyond this the exponential overflows, and the pure epsilon is added.
 _LARGEST_PURE = 700.0
+# A normal variable is beyond so many deviations with less than 1e-300.
+_TAIL = 38.0
 # The extra cost of discrete over continuous Gaussian noise: more than
 # `lattice_noise.log_ratio(2**40)` for each of this many releases.
 _LATTICE_COST = 2.0**-50
@@ -39,17 +41,17 @@ def compose_epsilon(mechanisms, delta, scale=1.0):
     """Epsilon at `delta` of all `mechanisms` run on the same records.
 
     With `delta == 0` the pure epsilons add up (basic composition, which is
-    tight for pure mechanisms). With `delta > 0` their privacy loss
-    distributions are convolved by dp_accounting with pessimistic rounding,
-    so the result is an upper bound. Overflow probabilities, p in total, are
+    tight for pure mechanisms). With `delta > 0` Gaussians alone have a closed
+    form. Other privacy loss distributions are convolved by dp_accounting with
+    pessimistic rounding, so the result is an upper bound. Overflow probabilities, p in total, are
     paid for as well: epsilon is the smallest with
     `delta_of(epsilon) + (1 + exp(epsilon)) * p <= delta`
     (docs/proofs/mechanisms.md). Discrete instead of continuous Gaussian noise
     costs another 2^-49 of epsilon and 2^-50 of delta (docs/proofs/
     lattice_noise.md).
 
-    It takes seconds. Longer tasks are composed on a coarser grid, or by the
-    worst of several mechanisms, which gives a larger epsilon. Losses beyond
+    Convolving takes seconds. Longer tasks get a coarser grid, or the worst
+    of several mechanisms, which gives a larger epsilon. Losses beyond
     1e8, or more than 2^21 runs, give an infinite one.
 
     Args:
@@ -120,6 +122,8 @@ def _composed(mechanisms, scale):
     far = math.fsum(_reach(m) * count for m, count in parts)
     if far > _FARTHEST or runs > _MOST_RUNS:
         raise ArithmeticError("too much to compose")
+    if all(type(m) is GaussianMechanism for m, _ in parts):
+        return _OneGaussian(parts[0][0].noise_multiplier), 0.0
     # Below 0.1 a finer grid would cost seconds and gain nothing visible.
     grid = _RELATIVE_DISCRETIZATION * max(scale, 0.1)
     # A plan far beyond `scale` gets a coarse grid: a fine one would fill the
@@ -130,6 +134,44 @@ def _composed(mechanisms, scale):
         if few and _runs(m) > _MANY_RUNS:
             raise ArithmeticError("too much to compose")
     return _convolved(parts, grid), transform_error(runs)
+
+
+def gaussian_delta(noise_multiplier, epsilon):
+    """Delta of one Gaussian (Balle and Wang 2018, theorem 8), rounded up: by
+    more than its two terms lose as floats."""
+    from scipy import special
+
+    half, far = 0.5 / noise_multiplier, epsilon * noise_multiplier
+    error = (1 + epsilon) * 2.0**-38
+    above = math.exp(special.log_ndtr(half - far)) * (1 + error)
+    below = math.exp(epsilon + special.log_ndtr(-half - far)) * (1 - error)
+    return max(0.0, above - below)
+
+
+class _OneGaussian:
+    """All Gaussians together, as dp_accounting's distributions answer."""
+
+    def __init__(self, noise_multiplier):
+        self._far = (0.5 / noise_multiplier + _TAIL) / noise_multiplier
+        self.get_delta_for_epsilon = functools.partial(
+            gaussian_delta, noise_multiplier
+        )
+
+    def get_epsilon_for_delta(self, delta):
+        from scipy import optimize
+
+        delta_of = self.get_delta_for_epsilon
+        if delta_of(0.0) <= delta:
+            return 0.0
+        epsilon = optimize.brentq(
+            lambda e: math.log(max(delta_of(e), 1e-300) / delta),
+            *(0.0, self._far),
+            xtol=1e-300,
+            rtol=1e-13,
+        )
+        while delta_of(epsilon) > delta:
+            epsilon *= 1 + 1e-12
+        return epsilon
 
 
 def _runs(mechanism):

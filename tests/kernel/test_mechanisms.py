@@ -155,11 +155,11 @@ def test_what_is_paid_for_the_lattice_is_enough():
 def test_epsilon_and_delta_pay_for_the_lattice(multiplier):
     """The corollary: epsilon + 2 eta at exp(eta) delta."""
     mechanism = GaussianMechanism(sensitivity=1.0, noise_multiplier=multiplier)
-    continuous = mechanism.loss_distribution(1e-4)
     made = compose_epsilon([mechanism], 0.01)
     left = 0.01 * (1 - 2**-50)
     assert math.exp(2**-50) * left <= 0.01
-    assert made == continuous.get_epsilon_for_delta(left) + 2**-49
+    continuous = compose._OneGaussian(multiplier).get_epsilon_for_delta(left)
+    assert made == continuous + 2**-49
 
 
 # Privacy --------------------------------------------------------------------
@@ -222,6 +222,24 @@ def test_epsilon_of_gaussians(multiplier):
     exact = analytic_epsilon(multiplier / math.sqrt(3), DELTA)
     made = compose_epsilon([mechanism] * 3, DELTA, scale=exact)
     assert exact * BELOW <= made <= exact * (1 + 1e-3)
+
+
+@pytest.mark.parametrize("multiplier", [1e-3, 0.05, 1.0, 30.0, 1e4])
+@pytest.mark.parametrize("delta", [1e-2, 1e-8, 1e-40])
+def test_the_closed_form_of_gaussians_is_rounded_up(multiplier, delta):
+    mpmath = pytest.importorskip("mpmath")
+    mechanism = GaussianMechanism(sensitivity=1.0, noise_multiplier=multiplier)
+    made = compose_epsilon([mechanism], delta)
+
+    def exact(epsilon):
+        half, far = 1 / mpmath.mpf(2 * multiplier), epsilon * multiplier
+        below = mpmath.exp(epsilon) * mpmath.ncdf(-half - far)
+        return mpmath.ncdf(half - far) - below
+
+    with mpmath.workdps(40):
+        epsilon = mpmath.mpf(made)
+        assert exact(epsilon) <= delta
+        assert made < 1e-12 or exact(epsilon * (1 - 1e-6)) > delta
 
 
 def test_pure_epsilons_add_up():

@@ -17,7 +17,7 @@ from keras_fm.kernel.planning.calibration import gaussian_multiplier
 
 # A multiplier is found to this relative precision, from above.
 _PRECISION = 1e-4
-_MAX_COMPOSITIONS = 60
+_MAX_COMPOSITIONS = 30
 
 
 def check_neighbours(sampling, neighbours):
@@ -117,55 +117,39 @@ def _noise_multiplier(plan, epsilon, delta, others):
     else:
         # rate * sqrt(steps (exp(1 / z^2) - 1)) = 1 / one
         guess = math.log1p((one * rate) ** -2 / steps) ** -0.5
+    slope = -1.0
     # Most of the way on a coarse grid of losses is ten times faster.
-    guess, slope = _smallest(
-        lambda z: spent(z, 10 * epsilon), epsilon, guess, -1.0, 10
-    )
-    return _smallest(lambda z: spent(z, epsilon), epsilon, guess, slope, 1)[0]
+    for coarse in (10, 1):
+        guess, slope = _smallest(
+            lambda z: spent(z, coarse * epsilon), epsilon, guess, slope, coarse
+        )
+    return guess
 
 
-def _smallest(spent, epsilon, guess, slope, tolerance):
+def _smallest(spent, epsilon, guess, slope, coarse):
     """Smallest argument, from above, at which `spent` is within `epsilon`.
 
-    A secant search on logarithms, where the function is nearly a line. It
-    steps over the root on purpose, because it ends with a bracket.
+    A secant search on logarithms, where the function is nearly a line.
 
     Returns:
-        the argument, within `tolerance * _PRECISION`, and the slope there.
+        the argument, within `coarse * _PRECISION`, and the slope there.
     """
-    tolerance *= _PRECISION
-
-    def excess(log_argument):
-        ratio = spent(math.exp(log_argument)) / epsilon
-        return math.log(min(max(ratio, 1e-9), 1e9))
-
-    # (log argument, excess): low spends too much, high does not.
-    low = high = None
-    x, beyond = math.log(guess), tolerance / 2
-    for count in range(_MAX_COMPOSITIONS // 2):
-        value = excess(x)
-        if value > 0:
-            low = (x, value)
-        else:
-            high = (x, value)
-        if low is None or high is None:
-            # At most 1: far off, the line does not hold.
-            x -= max(-1.0, min(1.0, value / slope))
-            x += math.copysign(beyond, value)
-            beyond = min(4 * beyond, 1.0)
-            continue
-        width = high[0] - low[0]
-        slope = (high[1] - low[1]) / width
-        if width <= tolerance:
-            return math.exp(high[0]), slope
-        x = (low[0] + high[0]) / 2
-        if count < 10:
-            root = low[0] - low[1] / slope
-            near = min(tolerance / 3, width / 3)
-            # Close the wider side of the bracket.
-            above = high[0] - root > root - low[0]
-            x = root + near if above else root - near
-            x = min(max(x, low[0] + near), high[0] - near)
+    tolerance = coarse * _PRECISION
+    # Logarithms of arguments: low spends too much, high does not.
+    x, low, high, last = math.log(guess), -math.inf, math.inf, None
+    for _ in range(_MAX_COMPOSITIONS):
+        ratio = spent(math.exp(x)) / epsilon
+        value = math.log(min(max(ratio, 1e-9), 1e9))
+        low, high = (x, high) if value > 0 else (low, x)
+        if -tolerance <= value <= 0 or high - low <= tolerance:
+            return math.exp(high), slope
+        if last:
+            slope = min((value - last[1]) / (x - last[0]), -0.1)
+        last = x, value
+        # At most 1: far off, the line does not hold.
+        x -= max(-1.0, min(1.0, (value + tolerance / 2) / slope))
+        if not low < x < high:
+            x = (low + high) / 2
     raise ValueError(
         f"No noise meets epsilon = {epsilon:.6g}: overflows of samples, or "
         "other releases, take too much of delta. Give a larger delta."
