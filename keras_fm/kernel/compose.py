@@ -43,9 +43,9 @@ def compose_epsilon(mechanisms, delta, scale=1.0):
     With `delta == 0` the pure epsilons add up (basic composition, which is
     tight for pure mechanisms). With `delta > 0` Gaussians alone have a closed
     form. Other privacy loss distributions are convolved by dp_accounting with
-    pessimistic rounding, so the result is an upper bound. Overflow probabilities, p in total, are
-    paid for as well: epsilon is the smallest with
-    `delta_of(epsilon) + (1 + exp(epsilon)) * p <= delta`
+    pessimistic rounding, so the result is an upper bound. Overflow
+    probabilities, p in total, are paid for as well: epsilon is the smallest
+    with `delta_of(epsilon) + (1 + exp(epsilon)) * p <= delta`
     (docs/proofs/mechanisms.md). Discrete instead of continuous Gaussian noise
     costs another 2^-49 of epsilon and 2^-50 of delta (docs/proofs/
     lattice_noise.md).
@@ -86,17 +86,16 @@ def _compose_epsilon(mechanisms, delta, scale):
     overflow = math.fsum(m.overflow_probability for m in mechanisms)
     eta = _lattice_cost(mechanisms)
     try:
-        total, slack = _composed(mechanisms, scale)
+        inverse, total, slack = _composed(mechanisms, scale)
 
         def epsilon_of(left):
             left = left * (1 - eta) - slack
             if left <= 0:
                 return math.inf
-            return total.get_epsilon_for_delta(left) + 2 * eta
+            return inverse(left) + 2 * eta
 
         def delta_of(value):
-            found = total.get_delta_for_epsilon(max(0.0, value - 2 * eta))
-            return found * (1 + 2 * eta) + slack
+            return total(max(0.0, value - 2 * eta)) * (1 + 2 * eta) + slack
 
         with np.errstate(all="ignore"):
             epsilon = epsilon_with_overflow(
@@ -111,8 +110,8 @@ def _compose_epsilon(mechanisms, delta, scale):
 
 
 def _composed(mechanisms, scale):
-    """The privacy loss distribution of all `mechanisms`, and the part of delta
-    to subtract for rounding.
+    """Of all `mechanisms`, epsilon as a function of delta, its inverse, and
+    the part of delta to subtract for rounding.
 
     Raises:
         ArithmeticError: if that is too much to compute.
@@ -123,7 +122,9 @@ def _composed(mechanisms, scale):
     if far > _FARTHEST or runs > _MOST_RUNS:
         raise ArithmeticError("too much to compose")
     if all(type(m) is GaussianMechanism for m, _ in parts):
-        return _OneGaussian(parts[0][0].noise_multiplier), 0.0
+        multiplier = parts[0][0].noise_multiplier
+        functions = gaussian_epsilon, gaussian_delta
+        return *(functools.partial(f, multiplier) for f in functions), 0.0
     # Below 0.1 a finer grid would cost seconds and gain nothing visible.
     grid = _RELATIVE_DISCRETIZATION * max(scale, 0.1)
     # A plan far beyond `scale` gets a coarse grid: a fine one would fill the
@@ -133,7 +134,8 @@ def _composed(mechanisms, scale):
         few = grid * _MANY_POINTS > _one_reach(m)
         if few and _runs(m) > _MANY_RUNS:
             raise ArithmeticError("too much to compose")
-    return _convolved(parts, grid), transform_error(runs)
+    found, slack = _convolved(parts, grid), transform_error(runs)
+    return found.get_epsilon_for_delta, found.get_delta_for_epsilon, slack
 
 
 def gaussian_delta(noise_multiplier, epsilon):
@@ -148,30 +150,22 @@ def gaussian_delta(noise_multiplier, epsilon):
     return max(0.0, above - below)
 
 
-class _OneGaussian:
-    """All Gaussians together, as dp_accounting's distributions answer."""
+def gaussian_epsilon(noise_multiplier, delta):
+    """The smallest epsilon with `gaussian_delta(...) <= delta`, rounded up."""
+    from scipy import optimize
 
-    def __init__(self, noise_multiplier):
-        self._far = (0.5 / noise_multiplier + _TAIL) / noise_multiplier
-        self.get_delta_for_epsilon = functools.partial(
-            gaussian_delta, noise_multiplier
-        )
+    delta_of = functools.partial(gaussian_delta, noise_multiplier)
+    if delta_of(0.0) <= delta:
+        return 0.0
+    most = (0.5 / noise_multiplier + _TAIL) / noise_multiplier
 
-    def get_epsilon_for_delta(self, delta):
-        from scipy import optimize
+    def excess(epsilon):
+        return math.log(max(delta_of(epsilon), 1e-300) / delta)
 
-        delta_of = self.get_delta_for_epsilon
-        if delta_of(0.0) <= delta:
-            return 0.0
-        epsilon = optimize.brentq(
-            lambda e: math.log(max(delta_of(e), 1e-300) / delta),
-            *(0.0, self._far),
-            xtol=1e-300,
-            rtol=1e-13,
-        )
-        while delta_of(epsilon) > delta:
-            epsilon *= 1 + 1e-12
-        return epsilon
+    epsilon = optimize.brentq(excess, 0.0, most, xtol=1e-300, rtol=1e-13)
+    while delta_of(epsilon) > delta:
+        epsilon *= 1 + 1e-12
+    return epsilon
 
 
 def _runs(mechanism):

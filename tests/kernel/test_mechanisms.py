@@ -158,7 +158,7 @@ def test_epsilon_and_delta_pay_for_the_lattice(multiplier):
     made = compose_epsilon([mechanism], 0.01)
     left = 0.01 * (1 - 2**-50)
     assert math.exp(2**-50) * left <= 0.01
-    continuous = compose._OneGaussian(multiplier).get_epsilon_for_delta(left)
+    continuous = compose.gaussian_epsilon(multiplier, left)
     assert made == continuous + 2**-49
 
 

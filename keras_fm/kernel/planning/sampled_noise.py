@@ -120,14 +120,13 @@ def _noise_multiplier(plan, epsilon, delta, others):
     slope = -1.0
     # Most of the way on a coarse grid of losses is ten times faster.
     for coarse in (10, 1):
-        guess, slope = _smallest(
-            lambda z: spent(z, coarse * epsilon), epsilon, guess, slope, coarse
-        )
+        guess, slope = _smallest(spent, epsilon, guess, slope, coarse)
     return guess
 
 
 def _smallest(spent, epsilon, guess, slope, coarse):
-    """Smallest argument, from above, at which `spent` is within `epsilon`.
+    """Smallest argument, from above, at which `spent` on a `coarse` grid is
+    within `epsilon`.
 
     A secant search on logarithms, where the function is nearly a line.
 
@@ -138,7 +137,7 @@ def _smallest(spent, epsilon, guess, slope, coarse):
     # Logarithms of arguments: low spends too much, high does not.
     x, low, high, last = math.log(guess), -math.inf, math.inf, None
     for _ in range(_MAX_COMPOSITIONS):
-        ratio = spent(math.exp(x)) / epsilon
+        ratio = spent(math.exp(x), coarse * epsilon) / epsilon
         value = math.log(min(max(ratio, 1e-9), 1e9))
         low, high = (x, high) if value > 0 else (low, x)
         if -tolerance <= value <= 0 or high - low <= tolerance:

@@ -11,9 +11,8 @@ import math
 
 from scipy import optimize, special
 
-from keras_fm.kernel import checks
+from keras_fm.kernel import checks, compose
 from keras_fm.lab.auditing.bounds import check_guesses, of_counts
-from keras_fm.lab.composition import one_gaussian
 
 _TOLERANCE = 1e-6
 
@@ -99,7 +98,7 @@ def halved(epsilon, delta):
     if epsilon == 0:
         return 0.0
     mu = optimize.brentq(
-        lambda mu: one_gaussian.gaussian_epsilon(1 / mu, delta) - epsilon,
+        lambda mu: compose.gaussian_epsilon(1 / mu, delta) - epsilon,
         _TOLERANCE,
         # epsilon is at least mu^2 / 2 if delta is below one half.
         max(1.0, 2 * math.sqrt(epsilon)) * 4,
@@ -112,5 +111,5 @@ def epsilon_of(mu, delta):
     """Epsilon of mu-GDP at this delta; rounded down, for a lower bound."""
     if mu <= _TOLERANCE:
         return 0.0
-    found = one_gaussian.gaussian_epsilon(1 / mu, delta)
+    found = compose.gaussian_epsilon(1 / mu, delta)
     return max(0.0, found - _TOLERANCE)

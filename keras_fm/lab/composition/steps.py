@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from keras_fm.lab.composition.one_gaussian import gaussian_epsilon
+from keras_fm.kernel.compose import gaussian_epsilon
 
 
 def amplified(epsilon, delta, rate):

@@ -6,8 +6,8 @@ example (docs/composition.md). Do not use them as guarantees.
 
 import math
 
+from keras_fm.kernel.compose import gaussian_epsilon
 from keras_fm.lab.composition.composed import Composed, none
-from keras_fm.lab.composition.one_gaussian import gaussian_epsilon
 from keras_fm.lab.composition.steps import has_gaussian
 
 

@@ -75,8 +75,8 @@ class DPMAC(PrivateNetwork):
         clip: L2 threshold of a record's first-order coefficient. A float, or
             one float for each trained layer. Or `"histogram"`: the medians of
             the norms, from a noisy histogram released when a private fit
-            begins (Algorithm 2 of the paper). Or `"analytic"`, see
-            `analytic_thresholds`.
+            begins (Algorithm 2 of the paper). Or `"analytic"`: bounds on the
+            norms of any record, from bounded activations and `input_bound`.
         order: 1, or 2 to add second-order coefficients (`Dense` only). With 2
             a step is a damped Newton step; `SGD(1.0)` applies it unscaled.
         curvature_clip: for `order=2`: like `clip`, for the Frobenius norm of
@@ -242,8 +242,8 @@ class DPMAC(PrivateNetwork):
 
     # Thresholds from public facts ----------------------------------------
 
-    def analytic_thresholds(self):
-        """Bounds on the norm of any record's coefficients.
+    def _analytic(self):
+        """Bounds on the norm of any record's coefficients, by order.
 
         Every hidden unit has f in [low, high], and z is brought back to that
         range after the Z-steps. Appendices E-H of the paper bound the same
@@ -265,22 +265,7 @@ class DPMAC(PrivateNetwork):
         The norm of a first-order coefficient is at most the product of
         `||delta||` and the inputs' norm. For second order it is at most the
         norm of the second derivatives times the squared inputs' norm.
-
-        Returns:
-            list of floats in the order of `partitions`.
-
-        Raises:
-            ValueError: if an activation is not bounded, or there is no
-                `input_bound`.
         """
-        found = self._analytic()
-        return [
-            found[order][index]
-            for index in range(len(self.private_layers))
-            for order in range(1, self.order + 1)
-        ]
-
-    def _analytic(self):
         bound = self._input_bound
         if bound is None:
             raise ValueError(

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import optimize
 
+from keras_fm.kernel import compose
 from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.kernel.ledger.ledger import Ledger
 from keras_fm.kernel.ledger.ledger_entry import LedgerEntry
@@ -29,7 +30,6 @@ from keras_fm.lab.composition import (
     Plan,
     Stage,
     accountants,
-    one_gaussian,
     side_by_side,
     steps,
     theorems,
@@ -206,7 +206,7 @@ def test_gaussians_compose_to_one_gaussian():
     assert epsilon(gaussian(noise, 1.0, 1000), "pld") == pytest.approx(
         one, rel=1e-4
     )
-    exact = one_gaussian.gaussian_epsilon(noise / math.sqrt(1000), DELTA)
+    exact = compose.gaussian_epsilon(noise / math.sqrt(1000), DELTA)
     assert exact <= one * (1 + 1e-9) and one == pytest.approx(exact, rel=2e-3)
     mixed = Plan([gaussian(noise, 1.0, 500), gaussian(noise / 2, 1.0, 125)])
     assert epsilon(mixed, "pld") == pytest.approx(one, rel=2e-3)
@@ -269,7 +269,7 @@ def test_optimal_is_stable_for_a_million_steps():
     step, count = 1e-3, 1_000_000
     found = theorems.optimal_epsilon(step, count, DELTA)
     # By the central limit theorem the losses are N(m^2 / 2, m^2), m = 1.
-    normal = one_gaussian.gaussian_epsilon(1.0, DELTA)
+    normal = compose.gaussian_epsilon(1.0, DELTA)
     assert found == pytest.approx(normal, rel=1e-3)
     # An independent route: the convolution of dp_accounting.
     p = 1 / (1 + math.exp(-step))
