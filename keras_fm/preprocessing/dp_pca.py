@@ -100,7 +100,8 @@ class DPPCA(ProvenMap):
         self.kernel = self.add_weight(
             name="kernel",
             shape=(inputs, self.units),
-            initializer=lambda shape, dtype: ops.eye(*shape, dtype=dtype),
+            # JAX would compile seven functions for its own `eye`.
+            initializer=lambda shape, dtype: np.eye(*shape),
             # Even if `trainable` of the model is set.
             trainable=False,
         )
