@@ -1,20 +1,17 @@
 """Caches features of records on disk, if you ask for it.
 
 Extracting features can take longer than training on them. A `FeatureCache`
-keeps them between runs. The name of a file is a hash of everything the features
-depend on.
+keeps them between runs. A file is used again if it is of the same records and
+weights, and some records still have the features that it holds.
 
 Features of private records are as private as the records. The library never
 makes a cache by itself. Protect and delete the folder like the records.
 """
 
 import hashlib
-import json
 import os
-import platform
 import re
 import stat
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -26,22 +23,22 @@ from keras_fm.core import batch_statistics
 from keras_fm.core.hidden_state import HiddenStateLayer
 from keras_fm.kernel import checks
 from keras_fm.public import features as features_lib
-from keras_fm.version import __version__
 
-# Version of the hashes in file names.
-_FORMAT = 2
 # Records processed at a time.
 _ROWS = 4096
+# Records whose features are computed again, and how far these may be off, in
+# units of the largest: other processors and batches round otherwise.
+_COMPARED, _TOLERANCE = 16, 1e-5
 _OURS = re.compile(r"[0-9a-f]{64}\.npy|[\w-]+\.part")
 
 
 class FeatureCache:
     """Keeps features of records in files, and recomputes them after any change.
 
-    The name of a file is a SHA-256 of the records (bytes, shape, type), the map
-    (classes, configs, weights), Keras' precision, the backend, the library
-    versions and the processor. It does not cover the code of your own layers:
-    delete the folder when that changes.
+    The name of a file is a SHA-256 of the records (bytes, shape, type), the
+    classes of the map's layers and their weights. Before a file is used, the
+    features of 16 of its records are computed again, so any change of the map,
+    its precision or the software that changes features is seen.
 
     *Privacy.* The files hold unprotected features of every record, and their
     names reveal to anybody with the same records that these were used. No
@@ -109,8 +106,7 @@ class FeatureCache:
                 to an array of its features.
             x: array `(n, ...)` of numbers; may be an `np.memmap`. For a
                 function also a list of texts.
-            name: for a function: names what it computes, including the version
-                of its weights, which the library cannot see. Under another name
+            name: for a function: names what it computes. Under another name
                 features are extracted again. A model needs none.
 
         Returns:
@@ -118,11 +114,10 @@ class FeatureCache:
 
         Raises:
             ValueError: if the map uses statistics of batches (unless frozen),
-                holds a private layer without a release, or a layer whose config
-                does not describe it (`Lambda`); if a function has no name, or
-                its features have several shapes or are not finite; if `x` is
-                empty, or not of plain numbers (or texts). Nothing is written
-                then.
+                or holds a private layer without a release; if a function has
+                no name, or its features have several shapes or are not finite;
+                if `x` is empty, or not of plain numbers (or texts). Nothing is
+                written then.
             OSError: if the disk is full or the folder is gone.
         """
         if isinstance(map_, keras.Model):
@@ -133,11 +128,10 @@ class FeatureCache:
             map_ = _OneByOne(map_, name)
             x = _checked_records(x, text=True)
             width = map_(x[:1]).shape[1:]
-        key = _key(map_, x)
-        path = os.path.join(self._folder, f"{key}.npy")
+        path = os.path.join(self._folder, f"{_key(map_, x)}.npy")
         shape = (len(x), *width)
         found = self._read(path, shape)
-        if found is None:
+        if found is None or not _are_still(found, map_, x):
             self._write(path, shape, map_, x)
             found = self._read(path, shape)
             if found is None:
@@ -181,6 +175,15 @@ class FeatureCache:
         except BaseException:
             os.remove(part)
             raise
+
+
+def _are_still(found, map_, x):
+    """Whether these are the features of records, as far as some tell."""
+    rows = np.unique(np.linspace(0, len(x) - 1, _COMPARED).astype(int))
+    given = [x[row] for row in rows]
+    now = _some(map_, given, found.shape[1:])
+    error = np.abs(found[rows] - now).max(initial=0)
+    return error <= _TOLERANCE * np.abs(now).max(initial=0)
 
 
 def _some(map_, rows, shape):
@@ -257,8 +260,6 @@ def _reason_against(layer):
             "it holds statistics of the records it was trained on; if these "
             "are public, set `trainable = False`"
         )
-    if isinstance(layer, keras.layers.Lambda):
-        return "its computation is not in its config"
     return None
 
 
@@ -281,7 +282,7 @@ def _checked_records(x, text=False):
 
 
 def _key(map_, x):
-    """Hexadecimal SHA-256 of everything the features of `x` depend on."""
+    """Hexadecimal SHA-256 of records `x` and of what a map consists of."""
     digest = hashlib.sha256()
 
     def take(data):
@@ -289,13 +290,11 @@ def _key(map_, x):
         digest.update(len(data).to_bytes(8, "big"))
         digest.update(data)
 
-    take(json.dumps(_setting(), sort_keys=True).encode())
     if isinstance(map_, _OneByOne):
         take(f"function {map_.name}".encode())
     else:
-        config = keras.saving.serialize_keras_object(map_)
-        config = _renamed(config, {})
-        take(json.dumps(config, sort_keys=True).encode())
+        for layer in map_._flatten_layers():
+            take(type(layer).__name__.encode())
         for weight in map_.weights:
             take(f"{weight.dtype} {tuple(weight.shape)}".encode())
             take(_bytes(keras.ops.convert_to_numpy(weight)))
@@ -312,60 +311,3 @@ def _key(map_, x):
 
 def _bytes(array):
     return np.ascontiguousarray(array).tobytes()
-
-
-def _setting():
-    """The software and the processor that compute features."""
-    backend = keras.backend.backend()
-    return {
-        "format": _FORMAT,
-        "keras_fm": __version__,
-        "keras": keras.__version__,
-        "numpy": np.__version__,
-        "backend": f"{backend} {sys.modules[backend].__version__}",
-        "floatx": keras.config.floatx(),
-        "policy": keras.config.dtype_policy().name,
-        "data_format": keras.config.image_data_format(),
-        "epsilon": keras.config.epsilon(),
-        "machine": platform.machine(),
-        "device": str(getattr(keras.ops.zeros(1), "device", "")),
-    }
-
-
-def _renamed(config, names):
-    """A config with layers named by the order in which they appear.
-
-    Keras numbers names within a process, so the same map has different names in
-    each. Nothing else is renamed, or two maps could get one key.
-
-    Args:
-        config: of `serialize_keras_object`.
-        names: dict from the names of the layers to new ones; filled here.
-    """
-
-    def renamed(name):
-        return names.setdefault(name, f"layer {len(names)}")
-
-    if isinstance(config, (list, tuple)):
-        return [_renamed(v, names) for v in config]
-    if not isinstance(config, dict):
-        return config
-    found = {}
-    for key, value in config.items():
-        if key == "keras_history" or key in ("input_layers", "output_layers"):
-            # `[name, node, tensor]`, or a list of these.
-            found[key] = _in_history(value, renamed)
-        else:
-            found[key] = _renamed(value, names)
-    # A policy's name is its precision.
-    if not str(found.get("class_name", "Policy")).endswith("Policy"):
-        for part in (found.get("config"), found):
-            if isinstance(part, dict) and isinstance(part.get("name"), str):
-                part["name"] = renamed(part["name"])
-    return found
-
-
-def _in_history(value, renamed):
-    if isinstance(value, (list, tuple)):
-        return [_in_history(v, renamed) for v in value]
-    return renamed(value) if isinstance(value, str) else value
