@@ -85,16 +85,7 @@ def scored(x, y, epsilon, released, numbers=False, **settings):
         model = fm.estimators.PrivateRegressor(
             epsilon, 1e-6, target_bounds=(0, 1), rounds=60, **given
         ).fit(x, y == "yes")
-        found = fm.evaluation.private_evaluate(
-            model,
-            (x, y == "yes"),
-            ledger=model.ledger_,
-            share=0.1,
-            metrics="auc",
-            classes=2,
-            from_logits=False,
-            rows="in sample",
-        )
+        found = model.private_score(x, y == "yes", metrics="auc")
         return model.predict, found.threshold(released)
     model = fm.estimators.PrivateClassifier(
         epsilon, 1e-6, classes=["no", "yes"], **given, **settings

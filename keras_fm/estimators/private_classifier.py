@@ -188,9 +188,10 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
             f'(classes="{OBSERVED}")',
         )
 
-    def _asked(self):
-        metrics = ["log_loss", "confusion_matrix", "calibration"]
-        return {"metrics": metrics + ["auc"] * (len(self.classes_) == 2)}
+    def _asked(self, metrics):
+        known = ["log_loss", "confusion_matrix", "calibration"]
+        known += ["auc"] * (len(self.classes_) == 2)
+        return {"metrics": metrics or known}
 
     # Predicting ----------------------------------------------------------
 

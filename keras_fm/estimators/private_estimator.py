@@ -160,8 +160,9 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
     # How good it is ------------------------------------------------------
 
     @abc.abstractmethod
-    def _asked(self):
-        """Arguments of `private_evaluate` for `private_score`."""
+    def _asked(self, metrics):
+        """Arguments of `private_evaluate` for `private_score`, from its
+        `metrics`."""
 
     def private_score(
         self,
@@ -185,7 +186,8 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
             share: of the ledger's budget. `None` is the share `evaluation`,
                 or `"rest"` without one.
             metrics, bins: see `keras_fm.evaluation.private_evaluate`. `None`
-                is all metrics; fewer metrics have less noise.
+                is all metrics; fewer metrics have less noise. A regressor of
+                the numbers 0 and 1 has the metrics of two classes, too.
 
         Returns:
             A `keras_fm.evaluation.Evaluation`: print it.
@@ -200,7 +202,7 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
             _, (X, y, *ids) = parts_by_hash.part_by_hash(*terms)
             owners = ids[0] if ids else None
             rows = _HELD_OUT
-        given = {**self._asked(), **({"metrics": metrics} if metrics else {})}
+        given = self._asked(metrics)
         if owners is not None:
             X, y = parts_by_hash.one_row_of_each(X, y, owners)
             rows += ", one row of each owner"

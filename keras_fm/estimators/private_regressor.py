@@ -74,12 +74,9 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):
         )
         return _numbers(y), head, "mse", {}
 
-    def _asked(self):
-        return {
-            "metrics": ("mean_absolute_error", "r2"),
-            "bounds": self._range,
-            "clip": True,
-        }
+    def _asked(self, metrics):
+        known = ("mean_absolute_error", "r2")
+        return {"metrics": metrics or known, "clip": True}
 
     def predict(self, X: Any) -> np.ndarray:
         """Numbers `(n,)`, within `target_bounds`."""

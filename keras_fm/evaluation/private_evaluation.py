@@ -115,9 +115,9 @@ def private_evaluate(
         bins: int, for calibration: bins of the largest probability. An AUC
             has five times as many bins of the second class's probability.
         bounds: public `(low, high)` on the numbers; predictions are clipped
-            to them.
+            to them. `None`: the `target_bounds` of a `PrivateRegressor`.
         from_logits: whether outputs are logits. `None`: they are if the model
-            ends with a `PrivateDense`.
+            ends with a `PrivateDense` that does not predict numbers.
         clip: whether numbers of `y` outside `bounds` are clipped instead of
             refused.
         unit: if the ledger protects a unit other than one record, repeat that
@@ -405,7 +405,8 @@ def _metrics(metrics):
 def _shape(metrics, models, classes, bounds):
     """Arguments of the query about classes or numbers."""
     if set(metrics) & set(NUMBERS):
-        if bounds is None or np.shape(bounds) != (2,):
+        bounds = models[0].range if bounds is None else bounds
+        if np.shape(bounds) != (2,):
             checks.refuse("bounds", bounds, "(low, high), public constants")
         for asked in models:
             # Predictions and `y` are numbers, not labels.
@@ -489,9 +490,9 @@ class AskedModel:
         # For an estimator: its labels in order, the function from a table to
         # inputs, and the range of its predictions.
         self.labels = _labels_of(model)
-        self.inputs = self._range = None
+        self.inputs = self.range = None
         if hasattr(model, "_as_keras"):
-            model, self.inputs, self._range = model._as_keras()
+            model, self.inputs, self.range = model._as_keras()
         self.model = model
         # For a Keras model, the function that is called.
         self._map = None
@@ -580,7 +581,8 @@ class AskedModel:
     @property
     def gives_logits(self):
         """Whether the last layer is known to give logits."""
-        return isinstance(self._top, PrivateDense)
+        top = self._top
+        return isinstance(top, PrivateDense) and top.predicts != "numbers"
 
     @property
     def _top(self):
@@ -638,8 +640,8 @@ class AskedModel:
             if getattr(model, "inputs", None):
                 x = model_inputs.checked(model, x)
             found = self._map(x)
-            if self._range is not None:
-                found = np.clip(found, *self._range)
+            if self.range is not None:
+                found = np.clip(found, *self.range)
             return _checked(found[rows], len(rows))
         call = model
         if _predicts(model):

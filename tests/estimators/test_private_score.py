@@ -76,6 +76,17 @@ def test_training_rows_are_said_to_be_in_sample():
         model.private_score(X, NUMBERS, share="rest")
 
 
+def test_numbers_of_two_classes_are_scored_as_classes():
+    model = PrivateRegressor(
+        200.0, 1e-5, bounds=(-4, 4), target_bounds=(0, 1), evaluation=0.5
+    ).fit(X, Y == "yes")
+    found = model.private_score(X, Y == "yes", share=0.2, metrics="auc")
+    assert holds(found.auc(), roc_auc_score(Y == "yes", model.predict(X)))
+    with pytest.raises(ValueError, match="must be whole numbers"):
+        model.private_score(X, NUMBERS, share=0.1, metrics="auc")
+    assert len(model.ledger_.entries) == 2
+
+
 def test_a_score_is_left_its_share_of_every_budget():
     """Of all fits of clones together, and nothing else for a second one."""
     model = made(fits=3, evaluation=0.1)

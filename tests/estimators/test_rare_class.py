@@ -6,7 +6,6 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import precision_score, recall_score
 
 from keras_fm.estimators import PrivateClassifier, PrivateRegressor
-from keras_fm.evaluation import private_evaluate
 
 pytestmark = pytest.mark.once
 
@@ -58,16 +57,7 @@ def test_a_threshold_for_a_recall_is_released_and_paid_for():
         rounds=60,
         evaluation=0.1,
     ).fit(X, Y == "yes")
-    bins = private_evaluate(
-        model,
-        (X, Y == "yes"),
-        ledger=model.ledger_,
-        share=0.1,
-        metrics="auc",
-        classes=2,
-        from_logits=False,
-        rows="in sample",
-    )
+    bins = model.private_score(X, Y == "yes", metrics="auc")
     assert 1.9 < model.ledger_.epsilon() <= 2
     assert "in sample" in model.ledger_.entries[-1].uses
     said = model.predict(MORE) >= bins.threshold(recall=0.8)
