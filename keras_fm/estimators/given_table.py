@@ -60,7 +60,8 @@ def with_nan(given):
     """A table or column with NaN for the missing values of pandas (`pd.NA`,
     `pd.NaT`), which are neither true nor false."""
     if names(given) is not None:
-        if all(getattr(plain(t), "kind", None) != "O" for t in dtypes(given)):
+        kinds = {getattr(plain(t), "kind", None) for t in dtypes(given)}
+        if not kinds & {"O", "S", "U"}:
             return given
         return given.astype(object).where(given.notna(), np.nan)
     if hasattr(given, "toarray"):

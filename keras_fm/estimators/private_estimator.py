@@ -305,9 +305,8 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
             wanted["ensure_all_finite"] = "allow-nan"
         for name, given in zip("Xy", (X, *y)):
             given_table.refuse_dates(name, given)
-        if table is None:
-            X = given_table.with_nan(X)
-        y = [given_table.with_nan(v) for v in y]
+        # scikit-learn converts whole tables with pandas' own types to floats.
+        X, *y = [given_table.with_nan(v) for v in (X, *y)]
         found = _without_records(_validated, self, X, *y, **wanted)
         x, *y = found if y else [found]
         if table is not None:

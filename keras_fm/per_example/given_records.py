@@ -253,6 +253,16 @@ def _array(name, value):
             'occur: `make_private(model, classes=["no", "yes"])`. Received: '
             f"dtype={found.dtype}"
         )
+    mixed = found.dtype == object and not all(
+        isinstance(v, (str, bytes)) for v in found.flat
+    )
+    if mixed or found.dtype.kind in "cmM":
+        raise ValueError(
+            f"`{name}` must hold arrays of numbers, of truth values or of text."
+            " Of a pandas table give columns of numbers, "
+            '`table[columns].astype("float32")`, and dates as days since a '
+            f"public day. Received: dtype={found.dtype}"
+        )
     return found.astype("float32") if found.dtype == "float64" else found
 
 

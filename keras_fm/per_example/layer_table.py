@@ -7,12 +7,23 @@ from keras_fm.per_example import ghost_layers, mended, recurrent_map
 FAST, ALONE, CHANGE = "fast", "record by record", "must change"
 
 
+def _shown(holder):
+    """The layers in a layer, in order, without those that only hold others."""
+    for layer in holder._layers:
+        if type(layer) in (keras.layers.InputLayer, *recurrent_map.CELLS):
+            continue
+        inner = list(_shown(layer))
+        own = [v for v in layer._trainable_variables if v.trainable]
+        yield from [layer, *inner] if own or not inner else inner
+
+
 def check(model):
     """Shows how `keras_fm.make_private` trains each layer of a model.
 
     This uses no data and no budget. A layer is *fast* if its gradient norms are
     computed without forming the gradients. It is *record by record* if the
-    gradient of each record is formed. (On TensorFlow, if the model has a
+    gradient of each record is formed, as for a layer that a record uses several
+    times, which the table does not know. (On TensorFlow, if the model has a
     recurrent layer and any layer is not fast, this holds for all layers.) It
     *must change* if it mixes the records of a batch, or changes weights in a
     call.
@@ -43,13 +54,7 @@ def check(model):
             f"{type(model).__name__}"
         )
     must = mended.must_change(model)
-    layers = [
-        layer
-        for layer in model._flatten_layers(include_self=False)
-        if layer.trainable_weights or not list(layer._flatten_layers(False))
-    ]
-    unnamed = (keras.layers.InputLayer, *recurrent_map.CELLS)
-    layers = [v for v in layers if type(v) not in unnamed]
+    layers = list(dict.fromkeys(_shown(model)))
     alone = ghost_layers.has_loops(model) and not all(
         ghost_layers.may_be_ghost(v) for v in layers if v.trainable_weights
     )

@@ -87,7 +87,9 @@ def copy_of(model):
             config = layer.get_config()
             shape = (layer.get_build_config() or {}).get("input_shape", ())
             # With one number a channel, as after `Dense`, it would become 0.
-            groups = -1 if len(shape) > 2 else 1
+            axis = config["axis"] % max(len(shape), 1)
+            alone = all(n == 1 for n in (*shape[1:axis], *shape[axis + 1 :]))
+            groups = 1 if alone else -1
             changes.append(
                 f"'{layer.name}': BatchNormalization became "
                 f"GroupNormalization(groups={groups})"

@@ -8,6 +8,7 @@ proof.
 
 import contextlib
 import functools
+import math
 import operator
 
 import keras
@@ -469,6 +470,8 @@ def chosen_for(trainer, clip, example, piece=None, expected=None):
 
     plain = made("one")
     wanted = _tried(plain, example)
+    if not any(np.any(v) for v in wanted):
+        _check_alone(plain, example)
     # A training call may do more than a plain call.
     _tried(plain, example, training=True)
     ghosts = ghost_layers.found_in(
@@ -495,6 +498,27 @@ def chosen_for(trainer, clip, example, piece=None, expected=None):
         if all(_near(a, b) for a, b in zip(got, wanted)):
             return found
     return plain
+
+
+def _check_alone(plain, example):
+    """Refuses a loss that only compares rows: no row by itself has a gradient,
+    and made-up rows together have one."""
+    direct, rest = plain._values()
+    x, y = keras.tree.map_structure(ops.convert_to_tensor, example)
+    key = ops.ones(plain.key_shape, KEY_DTYPE)
+    plain.training = False
+    (found, _), _ = _derivative(
+        lambda both: plain._loss(*both, rest, x, y, key), (direct, []), True
+    )
+    plain.training = True
+    length = sum(float(ops.sum(ops.abs(v))) for v in found)
+    if 0 < length < math.inf:
+        raise ValueError(
+            "The loss compares the rows of a batch: for a single row its "
+            "gradient is 0 or not finite, and a private step computes the "
+            "gradient of each row alone. Put the rows to compare into one "
+            "record, as pairs, or name `owners`, whose rows stay together."
+        )
 
 
 def seeds_of(network):

@@ -164,6 +164,28 @@ def test_a_data_frame_has_its_columns_by_name():
 
 
 @pytest.mark.full
+def own_types(pd, frame, kind):
+    if kind == "arrow":
+        pytest.importorskip("pyarrow")
+        return frame.convert_dtypes(dtype_backend="pyarrow")
+    return frame.astype({"word": kind, "age": "Float64", "many": "Int64"})
+
+
+@pytest.mark.parametrize("kind", ["string", "category", "arrow"])
+def test_columns_of_types_of_pandas_are_those_of_numpy(kind):
+    """`convert_dtypes` made scikit-learn turn all columns into floats, and the
+    error said to write the `columns` that were given."""
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame({"word": WORD, "age": AGE, "many": np.arange(N)})
+    frame.loc[::7, "word"], frame.loc[::5, "age"] = None, np.nan
+    columns = {"word": WORDS, "age": (20, 60), "many": (0, N)}
+    model = made(columns=columns).fit(own_types(pd, frame, kind), Y)
+    np.testing.assert_array_equal(
+        model.decision_function(own_types(pd, frame, kind)),
+        model.decision_function(frame),
+    )
+
+
 def test_other_columns_of_a_data_frame_are_not_read():
     """A model that was fitted on a frame with the label in it would predict
     from no other."""

@@ -370,6 +370,31 @@ def test_a_mended_dense_network_sees_its_records(first):
 
 
 @pytest.mark.once
+def test_a_mended_convolution_of_one_place_sees_its_records():
+    """Small pictures end there in networks of `keras.applications`."""
+    inputs = keras.Input((4, 4, 1))
+    x = L.BatchNormalization()(L.Conv2D(3, 4)(inputs))
+    model = keras.Model(inputs, L.Dense(2)(L.Flatten()(x)))
+    made = fm.make_private(model, fix=True)
+    assert "GroupNormalization(groups=1)" in made.changes[0]
+    seen = ops.convert_to_numpy(made.model(np.eye(16).reshape(16, 4, 4, 1)))
+    assert np.abs(seen - seen[0]).max() > 1e-3
+
+
+@pytest.mark.once
+def test_the_table_shows_the_layers_inside_other_layers():
+    """Layers that only hold others were said to train record by record."""
+    first, second = L.Dense(4, name="first"), L.Dense(4, name="second")
+    body = keras.Sequential([keras.Input((6,)), first, second])
+    last = L.Dense(2, name="last")
+    lines = fm.check(keras.Sequential([keras.Input((6,)), body, last]))
+    rows = [line.split() for line in lines.splitlines()[1:]]
+    assert rows == [[v, "Dense", "fast"] for v in ("first", "second", "last")]
+    last.enable_lora(1)
+    assert "record by record" in fm.check(keras.Sequential([body, last]))
+
+
+@pytest.mark.once
 def test_a_copy_keeps_weights_of_layers_that_are_built():
     """A sequential model without an input is not built, its layers may be."""
     first = L.Dense(4)
@@ -417,6 +442,51 @@ def test_unfreezing_needs_a_new_compile():
     )
     private.fit(X, Y, batch_size=10, verbose=0, callbacks=[given])
     assert len(given.ledger.entries) == 2
+
+
+def contrast(y, pred):
+    far = ops.sum(ops.square(pred[:, None] - pred[None]), -1)
+    same = ops.cast(ops.equal(y[:, None], y[None]), "float32")
+    return ops.mean(same * far + (1 - same) * ops.relu(1 - far))
+
+
+def standardized(y, pred):
+    y = ops.cast(y, "float32") - ops.mean(ops.cast(y, "float32"))
+    return ops.mean(ops.square(y - pred[:, 0])) / ops.std(y)
+
+
+@pytest.mark.parametrize("loss", [contrast, standardized])
+def test_a_loss_that_only_compares_rows_is_refused(loss):
+    """Such a fit charged its budget, and learned from noise alone."""
+    given, private = callback(), fm.make_private(network())
+    private.compile("sgd", loss)
+    with pytest.raises(ValueError, match="compares the rows of a batch"):
+        fit(private, given)
+    assert not given.ledger.entries
+
+
+def test_rows_of_an_owner_may_be_compared():
+    """They are one record; of no owner are rows compared with another's."""
+    given, private = callback(), fm.make_private(network(), rows_per_owner=4)
+    private.compile("sgd", contrast)
+    fit(private, given, owners=np.arange(40) // 4)
+    assert given.ledger.entries
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    "x",
+    [
+        np.array([[1.0, "red"]] * 40, dtype=object),
+        np.full((40, 6), "2020-01-01", "datetime64[D]"),
+        X + 1j,
+    ],
+    ids=["mixed", "dates", "complex"],
+)
+def test_columns_that_are_no_numbers_are_refused_in_words(x):
+    """Of a pandas table: "Invalid dtype: object", "Cast string to float"."""
+    with pytest.raises(ValueError, match="numbers, of truth values or of text"):
+        GivenRecords(x, Y)
 
 
 class OwnStep(keras.Model):
