@@ -1,6 +1,6 @@
 """The factor of a record's gradient, from its norm."""
 
-from keras import ops
+from keras_fm.per_example import direct_ops as ops
 
 # Keeps norms below the clip by more than their float32 error.
 _MARGIN = 1 - 1e-4

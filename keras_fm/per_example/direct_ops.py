@@ -18,8 +18,23 @@ def concatenate(parts, axis=0):
     return torch.cat(parts, axis) if len(parts) > 1 else parts[0]
 
 
+# Of one meaning and signature in Keras and PyTorch.
+_SAME = (
+    *("cos", "isfinite", "log", "logical_not", "matmul", "reshape", "sin"),
+    *("sqrt", "square", "sum", "where"),
+)
+
+
+def rows(value, start, size):
+    """`size` rows of a tensor from row `start` on."""
+    if keras.backend.backend() == "torch":
+        return value[start : start + size]
+    begin = (start, *(0 for _ in value.shape[1:]))
+    return ops.slice(value, begin, (size, *value.shape[1:]))
+
+
 def __getattr__(name):
-    if keras.backend.backend() == "torch" and name in ("matmul", "reshape"):
+    if keras.backend.backend() == "torch" and name in _SAME:
         import torch
 
         return getattr(torch, name)

@@ -5,7 +5,6 @@ import math
 
 import keras
 import numpy as np
-from keras import ops
 
 from keras_fm.core import fit_contract, full_precision, place, replicas, sealed
 from keras_fm.core.record_alone import Attributes
@@ -14,6 +13,7 @@ from keras_fm.kernel.budget import warn_of_delta
 from keras_fm.kernel.compose import compose_epsilon
 from keras_fm.kernel.ledger.ledger_entry import check_line
 from keras_fm.kernel.mechanisms import NoiseSource
+from keras_fm.per_example import direct_ops as ops
 from keras_fm.per_example import (
     ghost_layers,
     given_records,
@@ -24,6 +24,7 @@ from keras_fm.per_example import (
     step_failure,
     sum_noise,
 )
+from keras_fm.per_example.affine_maps import squared_length
 from keras_fm.per_example.charged_bar import ChargedBar
 from keras_fm.per_example.fit_charge import (
     FitCharge,
@@ -452,7 +453,8 @@ class PrivateNetwork(keras.Model):
     def note_lengths(self, pairs):
         """Notes the length of a step's release, inside the step."""
         squares = [
-            ops.sum(ops.square(ops.cast(v, "float32"))) for _, v in pairs
+            squared_length(ops.expand_dims(ops.cast(v, "float32"), 0))
+            for _, v in pairs
         ]
         self.lengths.update_state(ops.stop_gradient(ops.sqrt(sum(squares))))
 
@@ -841,7 +843,10 @@ class PrivateFit:
         # One shape, even if a trace does not know the number of rows.
         rows, y = self._rows // replicas.in_step(), () if y is None else y
         x, y = keras.tree.map_structure(
-            lambda v: ops.reshape(v, (rows, *v.shape[1:])), (x, y)
+            lambda v: ops.reshape(
+                ops.convert_to_tensor(v), (rows, *v.shape[1:])
+            ),
+            (x, y),
         )
         keys = of_noise = x[KEYS]
         if self._correlated is not None:

@@ -13,9 +13,9 @@ import operator
 
 import keras
 import numpy as np
-from keras import ops
 
 from keras_fm.core import record_alone
+from keras_fm.per_example import direct_ops as ops
 from keras_fm.per_example import ghost_layers, recurrent_map, sum_noise
 from keras_fm.per_example.affine_maps import (
     DenseMap,
@@ -287,9 +287,9 @@ class RecordMap:
             # The last piece may reach back over records that are summed.
             first = ops.minimum(start, rows - size)
             *part, own = keras.tree.map_structure(
-                lambda v: _rows(v, first, size), records
+                lambda v: ops.rows(v, first, size), records
             )
-            own = ops.where(_rows(places, first, size) > start, own, 0.0)
+            own = ops.where(ops.rows(places, first, size) > start, own, 0.0)
             return self._piece(direct, rest, *part, own)
 
         if piece == rows:
@@ -343,11 +343,6 @@ def _seeded_torch(keys):
         generator = torch.default_generator if on_cpu else torch
         generator.manual_seed(words[0] * 2**31 + words[1])
         yield
-
-
-def _rows(value, start, size):
-    begin = (start, *(0 for _ in value.shape[1:]))
-    return ops.slice(value, begin, (size, *value.shape[1:]))
 
 
 def _masks(y_pred):
