@@ -91,11 +91,8 @@ class ScaleMap(CoefficientMap):
         """`(n, entries)` sums over all places that share an entry."""
         values = ops.reshape(values, (-1, *self.input_shape))
         axes = tuple(k + 1 for k, size in enumerate(self._shape) if size == 1)
-        return self._record(ops.sum(values, axis=axes) if axes else values)
-
-    def _record(self, values):
-        """A row for each record."""
-        return ops.reshape(values, (-1, math.prod(values.shape[1:])))
+        values = ops.sum(values, axis=axes) if axes else values
+        return ops.reshape(values, (-1, math.prod(self._weight_shape)))
 
 
 class RectifierMap(ScaleMap):
@@ -125,8 +122,7 @@ def unscaled(layer, shape):
         layer: the layer.
         shape: of the layer's input, without the batch.
     """
-    is_torch = keras.backend.backend() == "torch"
-    if is_torch and type(layer) is keras.layers.GroupNormalization:
+    if type(layer) is keras.layers.GroupNormalization:
         return functools.partial(_of_groups, layer)
     config = {
         **layer.get_config(),
@@ -143,9 +139,24 @@ def unscaled(layer, shape):
 
 
 def _of_groups(layer, inputs):
-    """Group normalisation in one operation; Keras uses many."""
-    import torch
+    """Group normalisation in few operations. Keras sums over axes that are
+    apart, which takes TensorFlow five times as long."""
+    groups, shape = layer.groups, inputs.shape[1:]
+    if keras.backend.backend() == "torch":
+        import torch
 
-    return torch.nn.functional.group_norm(
-        inputs.movedim(-1, 1), layer.groups, eps=layer.epsilon
-    ).movedim(1, -1)
+        return torch.nn.functional.group_norm(
+            inputs.movedim(-1, 1), groups, eps=layer.epsilon
+        ).movedim(1, -1)
+    width = shape[-1] // groups
+
+    def mean(values):
+        found = ops.reshape(ops.mean(values, axis=1), (-1, groups, width))
+        found = ops.repeat(ops.mean(found, axis=2), width, axis=1)
+        return ops.expand_dims(found, 1)
+
+    inputs = ops.reshape(inputs, (-1, math.prod(shape[:-1]), shape[-1]))
+    inputs = inputs - mean(inputs)
+    variance = mean(ops.square(inputs))
+    found = inputs * ops.rsqrt(variance + layer.epsilon)
+    return ops.reshape(found, (-1, *shape))
