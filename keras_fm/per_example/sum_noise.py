@@ -3,11 +3,13 @@
 Every noisy sum on a device comes from here.
 """
 
+import functools
+
 import keras
 import numpy as np
-from keras import ops
 
 from keras_fm.core import replicas
+from keras_fm.per_example import direct_ops as ops
 
 # Key words are below 2^31, since TensorFlow's streams take signed ones.
 WORD = 2**31 - 2
@@ -89,10 +91,11 @@ def _normal(sizes, keys, dtype):
     if backend == "tensorflow":
         import tensorflow as tf
 
-        # TensorFlow's default generator is slow in XLA on a processor.
-        flat = tf.random.stateless_uniform(
-            (2, half), keys[0, 0], dtype=dtype, alg="philox"
+        # Compiled, Threefry is faster than the default generator.
+        drawn = functools.partial(
+            tf.random.stateless_uniform, (2, half), dtype=dtype, alg="threefry"
         )
+        flat = tf.function(drawn, jit_compile=True)(keys[0, 0])
     else:
         import torch
 

@@ -77,17 +77,22 @@ class Windows:
             yield ops.reshape(ops.take(flat, row.ravel(), axis=1), shape)
 
     def _patches(self, padded):
-        """The same, a few rows of the windows at a time."""
+        """The same, of the image rows first; a few rows of the windows at a
+        time."""
         (size, width), (high, wide) = self.size, self.outputs
-        row = width * padded.shape[-1]
+        cut = ops.image.extract_patches(
+            padded, (1, width), (1, self.strides[1]), padding="valid"
+        )
+        row = cut.shape[-1]
+        cut = ops.reshape(cut, (-1, padded.shape[1], wide * row))
+        first = self.strides[0] * np.arange(high)[:, None]
         step = max(COLUMNS // row, 1)
         for i in range(0, size, step):
-            some = min(step, size - i)
-            part = padded[:, i : i + (high - 1) * self.strides[0] + some]
-            found = ops.image.extract_patches(
-                part, (some, width), self.strides, padding="valid"
-            )
-            yield ops.reshape(found, (-1, high * wide, some * row))
+            some = np.arange(i, min(i + step, size))
+            part = ops.take(cut, np.ravel(first + some), axis=1)
+            part = ops.reshape(part, (-1, high, len(some), wide, row))
+            part = ops.transpose(part, (0, 1, 3, 2, 4))
+            yield ops.reshape(part, (-1, high * wide, len(some) * row))
 
     def correlation(self, images, kernel):
         """A convolution on JAX. Inside a loop, XLA is fast only for derivatives
