@@ -5,7 +5,7 @@ The first-order coefficient of a record is an outer product of two vectors: d,
 the derivative at the layer's output, and u, its input (with a constant 1 for
 the bias). Its Frobenius norm is ||d|| ||[u; 1]|| for a Dense layer; for a
 convolution it follows from sums over positions. No tensor of batch x weights is
-made, except for a convolution with fewer weights than outputs.
+made, except for a convolution with few weights beside its unfolded input.
 
 A `Dense` layer on several positions is a convolution with windows of one
 position. Sequences are images of one row.
@@ -175,16 +175,14 @@ class DenseMap(CoefficientMap):
         return squared_length(inputs) + (constant + UNDERFLOW)
 
     def sums_of(self, found, scale):
-        (inputs, delta), scale = found, ops.expand_dims(scale, 1)
+        inputs, delta = found
+        biases = [total(delta, scale)] if self.layer.use_bias else []
+        scale = ops.expand_dims(scale, 1)
         # The narrower one is scaled, and comes first in the product.
         if self.input_shape[0] < self.layer.units:
-            kernel = ops.matmul(ops.transpose(inputs * scale), delta)
-            bias = ops.matmul(ops.transpose(scale), delta)[0]
-        else:
-            delta = delta * scale
-            kernel = ops.transpose(ops.matmul(ops.transpose(delta), inputs))
-            bias = ops.sum(delta, axis=0)
-        return [kernel, bias][: 1 + self.layer.use_bias]
+            return [ops.matmul(ops.transpose(inputs * scale), delta), *biases]
+        kernel = ops.matmul(ops.transpose(delta * scale), inputs)
+        return [ops.transpose(kernel), *biases]
 
     def augmented(self, inputs):
         """Inputs with a constant entry: `(n, m)`."""
@@ -260,8 +258,9 @@ class ConvolutionMap(CoefficientMap):
             outputs = outputs[2 - layer.rank :]
         self.output_shape = (*outputs, self.filters)
         self.positions = math.prod(outputs)
-        work = self.positions * (self.fan_in + self.filters)
-        self._is_formed = work >= self.fan_in * self.filters
+        # Products between positions need the unfolded input twice.
+        unfolded = 2 * self.positions * (self.fan_in + self.filters)
+        self._is_formed = unfolded >= self.fan_in * self.filters
         self.held = self.fan_in * self.filters * self._is_formed
 
     def _image(self, inputs):

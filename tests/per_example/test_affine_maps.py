@@ -30,7 +30,7 @@ CASES = {
     ),
     "one position": ((3, 3, 4), lambda: LAYERS.Conv2D(3, 3)),
     "one by one": ((2, 3, 3), lambda: LAYERS.Conv2D(4, 1)),
-    "few positions": ((3, 3, 7), lambda: LAYERS.Conv2D(8, 2)),
+    "few positions": ((2, 3, 20), lambda: LAYERS.Conv2D(8, 2)),
 }  # fmt: skip
 
 
