@@ -37,6 +37,7 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
     # One ledger for all copies -------------------------------------------
 
     _shared: SharedLedger
+    _range: tuple | None = None
 
     def __new__(cls, *args, **kwargs):
         # Made before anything can copy the estimator. Not in `__init__`,
@@ -290,7 +291,7 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         """For private evaluation: the Keras model, the function from a table
         to its inputs, and the range of its predictions or `None`."""
         check_is_fitted(self, "model_")
-        return self.model_, self._checked, None
+        return self.model_, self._checked, self._range
 
     def _checked(self, X, *y):
         table = self._table

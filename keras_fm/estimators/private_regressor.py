@@ -86,12 +86,7 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):
     @property
     def _range(self):
         # The bounds of the fit, as the layer holds them.
-        ((low, high),) = self.model_.layers[-1].target_bounds
-        return low, high
-
-    def _as_keras(self):
-        model, inputs, _ = super()._as_keras()
-        return model, inputs, self._range
+        return self.model_.layers[-1].target_bounds[0]
 
 
 def _numbers(y):

@@ -64,12 +64,10 @@ def _scaled(bounds, num_columns):
 
 
 def _made(features):
+    if callable(features) and not isinstance(features, keras.layers.Layer):
+        features = features()
     if isinstance(features, keras.layers.Layer):
         features = [features]
-    elif callable(features):
-        features = features()
-        if isinstance(features, keras.layers.Layer):
-            features = [features]
     found = list(features) if isinstance(features, (list, tuple)) else [None]
     if not found or not all(isinstance(f, keras.layers.Layer) for f in found):
         checks.refuse(

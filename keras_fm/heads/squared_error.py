@@ -136,7 +136,7 @@ class SquaredErrorRelease(HeadRelease):
             bound = max(self.query.feature_bound**2 - constant**2, _TINY)
             centre /= max(1.0, np.linalg.norm(centre) / bound**0.5)
             # Numbers in [-1, 1]: a mean of variance 1/3 before the release.
-            unsure = (noise + 2 * entry * mean**2) / scaled**2
+            unsure = (noise + 2 * entry * (mean / constant) ** 2) / scaled**2
             mean = np.clip(mean / (1 + 3 * unsure), -1.0, 1.0)
             linear = linear[:-1] - n * np.outer(centre, mean)
             second = second[:-1, :-1] - n * np.outer(centre, centre)
@@ -147,7 +147,8 @@ class SquaredErrorRelease(HeadRelease):
         most = n / (10 * max(values.sum(), _TINY)) * (1 - mean**2) + _TINY
         prior = np.geomspace(1e-5, 1.0, 24)[:, None, None] * most
         values = (values + kept * ridge_factor * self.noise_edge())[:, None]
-        error = noise + entry * (mean**2 + kept * len(values) * prior)
+        means = (mean / (constant or 1.0)) ** 2
+        error = noise + entry * (means + kept * len(values) * prior)
         spread = values**2 * prior + error + _TINY
         along = vectors.T @ linear
         likely = np.log(prior) - (along**2 / spread + np.log(spread)).sum(

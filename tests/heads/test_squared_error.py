@@ -211,6 +211,19 @@ def test_a_mean_at_the_end_of_its_bounds_is_found_at_once():
     assert np.mean(h @ weights[:, 0]) == pytest.approx(0.95, abs=0.08)
 
 
+def test_the_unit_of_features_changes_no_prediction():
+    """The noise on means was taken for that of a constant of 1."""
+    h, y = table(np.random.default_rng(5), signal=0.3, level=-0.7)
+    found = []
+    for unit in (1.0, 8.0):
+        query = make(9, feature_bound=2**0.5 * unit, quadratic_scale=unit)
+        made = released(
+            query, [(unit * h, y)], epsilon=2.0, neighbours="add_remove"
+        )
+        found.append(unit * made.minimise(constant=unit)[1])
+    np.testing.assert_allclose(*found, rtol=1e-3)
+
+
 def test_with_little_noise_the_constant_changes_nothing():
     h, y = table(np.random.default_rng(4), signal=0.1, level=-0.3)
     made = released(make(9, feature_bound=2**0.5), [(h, y)])
