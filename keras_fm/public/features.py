@@ -18,6 +18,7 @@ from keras_fm.public.random_features import RandomFeatures
 from keras_fm.public.scattering import Scattering2D
 
 FEATURES = (
+    "auto",
     "pixels",
     "scattering",
     "scattering_strokes",
@@ -43,6 +44,9 @@ _BESIDE = {
     "scattering_patches": ("scattering_scenes", "patches"),
     "strokes_patches": ("scattering_strokes", "patches"),
 }
+_OF_CHANNELS = {1: "scattering_patches", 3: "patches"}
+# Smaller images have fewer pixels than these maps have features.
+_SMALL = 16
 _UNITS = {"patches": 4000, "scattering_patches": 1600, "strokes_patches": 1600}
 
 
@@ -54,11 +58,14 @@ def build(
     variants=6,
     filters=400,
     scenes=9000,
-    patch_sizes=None,
     mixtures=3000,
 ):
     """Builds a public feature map to put before a private layer.
 
+    * `"auto"`: follows from the shape of a record alone: `"patches"` for images
+      of three channels, `"scattering_patches"` for one, `"scattering"` for
+      others. Images with a side below 16, and what is not an image, stay
+      `"pixels"`.
     * `"pixels"`: the pixels themselves.
     * `"scattering"`: wavelet scattering (two octaves, eight angles), each
       image's channels centred and scaled in groups of three, a random
@@ -85,8 +92,6 @@ def build(
         shapes, variants: size of the public data set of drawn strokes.
         filters, scenes: for patches, the size of each dictionary and of the
             public data set of drawn scenes.
-        patch_sizes: for patches, sizes in pixels, one dictionary each; `None`:
-            see above.
         mixtures: for maps found in scenes, see `PrincipalProjection`.
 
     Returns:
@@ -105,6 +110,8 @@ def build(
     ```
     """
     checks.one_of("features", name, FEATURES)
+    if name == "auto":
+        name = _of_shape(input_shape)
     if name == "pixels":
         return keras.Sequential(
             [
@@ -123,22 +130,28 @@ def build(
         units = _UNITS.get(name, 800)
     strokes = {"shapes": shapes, "variants": variants}
     drawn = {"scenes": scenes, "mixtures": mixtures}
-    sized = {"filters": filters, "patch_sizes": patch_sizes}
     if name not in _BESIDE:
-        return _map(name, input_shape, units, strokes, drawn, sized)
+        return _map(name, input_shape, units, strokes, drawn, filters)
     image = keras.Input(input_shape)
     maps = [
-        _map(part, input_shape, units // 2, strokes, drawn, sized)(image)
+        _map(part, input_shape, units // 2, strokes, drawn, filters)(image)
         for part in _BESIDE[name]
     ]
     both = keras.Model(image, keras.layers.Concatenate()(maps))
     return _with_unit_norm(name, input_shape, [both])
 
 
-def _map(name, input_shape, units, strokes, drawn, sized):
+def _of_shape(input_shape):
+    """The name of the map for records of a shape."""
+    if len(input_shape) != 3 or min(input_shape[:2]) < _SMALL:
+        return "pixels"
+    return _OF_CHANNELS.get(input_shape[-1], "scattering")
+
+
+def _map(name, input_shape, units, strokes, drawn, filters):
     """One map, to use alone or concatenated."""
     if name == "patches":
-        base = _scene_patches(input_shape, scenes=drawn["scenes"], **sized)
+        base = _scene_patches(input_shape, filters, drawn["scenes"])
         return _with_scene_map(name, base, input_shape, units, **drawn)
     base = scattering(input_shape, _GROUP_EPSILON[name])
     if name == "scattering_scenes":
@@ -199,46 +212,27 @@ def stroke_map(base, input_shape, units, shapes=6000, variants=6):
     return layer
 
 
-def _scene_patches(input_shape, filters, scenes, patch_sizes=None):
+def _scene_patches(input_shape, filters, scenes):
     """`PatchDictionary`s of drawn scenes; no private record is used."""
     height, width, channels = input_shape
-    if patch_sizes is None:
-        largest = max(2, min(height, width) // 2)
-        patch_sizes = sorted(
-            {min(size, largest) for size in (6, 4)}, reverse=True
-        )
-    different = isinstance(patch_sizes, list | tuple) and set(patch_sizes)
-    if not different or len(different) < len(patch_sizes):
-        checks.refuse(
-            "patch_sizes",
-            patch_sizes,
-            "a tuple of one or more different integers",
-        )
+    largest = max(2, min(height, width) // 2)
     drawn = _drawn(input_shape, scenes)
     image = keras.Input(input_shape)
-    found = []
-    for size in patch_sizes:
-        suffix = f"_{size}" if len(patch_sizes) > 1 else ""
+    together = []
+    for size in sorted({min(size, largest) for size in (6, 4)}, reverse=True):
         layer = PatchDictionary(
             filters,
             patch_size=size,
             flip=channels == 3,
             epsilon=_PATCH_VARIANCE,
             data_format="channels_last",
-            name="patch_dictionary" + suffix,
+            name=f"patch_dictionary_{size}",
         )
         layer.adapt(drawn, description=f"{scenes} drawn scenes")
-        found.append(
-            [
-                layer,
-                keras.layers.Flatten(
-                    data_format="channels_last", name="flatten" + suffix
-                ),
-            ]
+        flat = keras.layers.Flatten(
+            data_format="channels_last", name=f"flatten_{size}"
         )
-    if len(found) == 1:
-        return keras.Sequential([image, *found[0]])
-    together = [flatten(layer(image)) for layer, flatten in found]
+        together.append(flat(layer(image)))
     together = keras.layers.Concatenate(name="sizes")(together)
     return keras.Sequential(
         [
@@ -252,12 +246,13 @@ def _with_scene_map(name, base, input_shape, units, scenes, mixtures):
     """`base` and a `PrincipalProjection` of drawn scenes seen through it; no
     private record is used."""
     # Other scenes than those the dictionary was made from.
-    h = extract(base, _drawn(input_shape, scenes, seed=1))
+    others = _drawn(input_shape, scenes, seed=1)
     units = min(units, base.output_shape[-1], scenes - 1)
     layer = PrincipalProjection(
         units, mixtures=mixtures and max(units, mixtures), name="scene_map"
     )
-    layer.adapt(h, description=f"{scenes} drawn scenes")
+    # Nothing here keeps their features, so that `adapt` may let go of them.
+    layer.adapt(extract(base, others), description=f"{scenes} drawn scenes")
     return _with_unit_norm(name, input_shape, [*base.layers, layer])
 
 

@@ -11,7 +11,7 @@ from keras_fm.kernel import checks
 from keras_fm.public.adapted_layer import AdaptedProjection, signed
 
 # Rows standardised at a time.
-_ROWS = 4096
+_ROWS = 1024
 # Share of the largest deviation below which a feature counts as constant.
 _TINY = 1e-6
 
@@ -115,13 +115,14 @@ class PrincipalProjection(AdaptedProjection):
             deviation[deviation <= _TINY * deviation.max()] = 1.0
         rounding = 10 * np.finfo(x.dtype).eps
         if self.mixtures is None or self.mixtures >= len(x):
-            found = _leading(x, mean, deviation, self.units)
+            variance, directions = _leading(x, mean, deviation, self.units)
         else:
             x = _mixed(x, mean, deviation, self.mixtures, self.seed)
-            found = _leading(x, np.zeros(1), np.ones(1), self.units)
+            variance, directions = _leading(
+                x, np.zeros(1), np.ones(1), self.units
+            )
             # Their products are computed in float64.
             rounding = max(rounding**2, 10 * np.finfo("float64").eps)
-        variance, directions = found
         # A direction that is only rounding must not be scaled up.
         told = int(np.sum(variance > rounding * variance[0]))
         if told < self.units:
@@ -130,8 +131,10 @@ class PrincipalProjection(AdaptedProjection):
                 f"directions by more than rounding. They differ in {told}. "
                 f"Received: units={self.units}"
             )
-        scale = variance**self.power
-        self._assign(signed(directions) * scale / deviation[:, None], mean)
+        directions = signed(directions)
+        directions *= variance**self.power
+        directions /= deviation[:, None]
+        self._assign(directions, mean)
         self._tell(description, records=records)
 
     def _checked(self, features):
@@ -158,11 +161,12 @@ def _mixed(x, mean, deviation, mixtures, seed):
     rng = np.random.default_rng(seed)
     mixing = rng.standard_normal((len(x), mixtures), np.float32)
     mixing = np.linalg.qr(mixing)[0].astype(x.dtype)
-    found = np.zeros((mixtures, x.shape[1]), x.dtype)
+    found = np.zeros((mixtures, x.shape[1]))
     for i in range(0, len(x), _ROWS):
         rows = (x[i : i + _ROWS] - mean) / deviation
         found += mixing[i : i + _ROWS].T @ rows.astype(x.dtype)
-    return found.astype(np.float64) * math.sqrt(mixtures / len(x))
+    found *= math.sqrt(mixtures / len(x))
+    return found
 
 
 def _leading(x, mean, deviation, units):
@@ -205,5 +209,6 @@ def _leading(x, mean, deviation, units):
         for i in range(0, n, _ROWS):
             directions += standardised(i).T @ vectors[i : i + _ROWS]
         length = np.linalg.norm(directions, axis=0)
-        vectors = directions / np.maximum(length, 1e-30)
+        directions /= np.maximum(length, 1e-30)
+        vectors = directions
     return variance, vectors

@@ -68,8 +68,7 @@ def test_a_map_survives_saving(images, tmp_path):
 )
 def test_patches_tell_what_they_saw(shape, sizes, flip):
     body = features.build("patches", shape, units=50, filters=12, scenes=40)
-    layers = body.layers if len(sizes) == 1 else body.layers[0].layers
-    found = [v for v in layers if isinstance(v, PatchDictionary)]
+    found = [v for v in body.layers[0].layers if isinstance(v, PatchDictionary)]
     assert sorted(v.patch_size for v in found) == sorted(sizes)
     told = {"description": "40 drawn scenes", "records": 40}
     for layer in [*found, body.get_layer("scene_map")]:
@@ -80,6 +79,26 @@ def test_patches_tell_what_they_saw(shape, sizes, flip):
     x = np.random.default_rng(1).random((3, *shape), np.float32)
     h, mirrored = (features.extract(body, x[:, :, ::s]) for s in (1, -1))
     assert flip == np.allclose(h, mirrored, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("shape", "name"),
+    [
+        ((16, 20, 3), "patches"),
+        ((28, 28, 1), "scattering_patches"),
+        ((16, 16, 2), "scattering"),
+        ((15, 32, 3), "pixels"),
+        ((40,), "pixels"),
+    ],
+)
+def test_auto_follows_from_the_shape_of_a_record(shape, name):
+    small = dict(units=6, filters=4, scenes=20)
+    auto, named = (features.build(n, shape, **small) for n in ("auto", name))
+    assert auto.name == name
+    x = np.random.default_rng(0).random((2, *shape), np.float32)
+    np.testing.assert_array_equal(
+        features.extract(auto, x), features.extract(named, x)
+    )
 
 
 def test_errors():

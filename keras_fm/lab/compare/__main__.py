@@ -16,8 +16,13 @@ def task(folder):
     with open(os.path.join(folder, "spec.json")) as f:
         found = json.load(f)
     spec = Comparison.from_config(found["spec"])
+    # Few methods use the images; the others must not pay for their memory.
     arrays = {
-        name: np.load(os.path.join(folder, f"{name}.npy"), allow_pickle=False)
+        name: np.load(
+            os.path.join(folder, f"{name}.npy"),
+            mmap_mode="r" if name.startswith("images") else None,
+            allow_pickle=False,
+        )
         for name in ARRAYS
     }
     return Task(spec, **arrays, classes=found["classes"])
