@@ -115,14 +115,13 @@ class PrincipalProjection(AdaptedProjection):
             deviation[deviation <= _TINY * deviation.max()] = 1.0
         rounding = 10 * np.finfo(x.dtype).eps
         if self.mixtures is None or self.mixtures >= len(x):
-            variance, directions = _leading(x, mean, deviation, self.units)
+            found = _leading(x, mean, deviation, self.units, x.dtype)
         else:
             x = _mixed(x, mean, deviation, self.mixtures, self.seed)
-            variance, directions = _leading(
-                x, np.zeros(1), np.ones(1), self.units
-            )
-            # Their products are computed in float64.
+            plain = np.zeros(1), np.ones(1)
+            found = _leading(x, *plain, self.units, np.float64)
             rounding = max(rounding**2, 10 * np.finfo("float64").eps)
+        variance, directions = found
         # A direction that is only rounding must not be scaled up.
         told = int(np.sum(variance > rounding * variance[0]))
         if told < self.units:
@@ -131,10 +130,9 @@ class PrincipalProjection(AdaptedProjection):
                 f"directions by more than rounding. They differ in {told}. "
                 f"Received: units={self.units}"
             )
-        directions = signed(directions)
         directions *= variance**self.power
         directions /= deviation[:, None]
-        self._assign(directions, mean)
+        self._assign(signed(directions), mean)
         self._tell(description, records=records)
 
     def _checked(self, features):
@@ -157,11 +155,11 @@ class PrincipalProjection(AdaptedProjection):
 
 def _mixed(x, mean, deviation, mixtures, seed):
     """Orthonormal combinations of the standardised records, with their
-    variances: float64 `(mixtures, d)`."""
+    variances: `(mixtures, d)`."""
     rng = np.random.default_rng(seed)
     mixing = rng.standard_normal((len(x), mixtures), np.float32)
     mixing = np.linalg.qr(mixing)[0].astype(x.dtype)
-    found = np.zeros((mixtures, x.shape[1]))
+    found = np.zeros((mixtures, x.shape[1]), x.dtype)
     for i in range(0, len(x), _ROWS):
         rows = (x[i : i + _ROWS] - mean) / deviation
         found += mixing[i : i + _ROWS].T @ rows.astype(x.dtype)
@@ -169,25 +167,25 @@ def _mixed(x, mean, deviation, mixtures, seed):
     return found
 
 
-def _leading(x, mean, deviation, units):
+def _leading(x, mean, deviation, units, precision):
     """Largest variances and their directions `(d, units)`.
 
-    Solves the smaller matrix of products, of features or of records, in the
-    precision of the features.
+    Solves the smaller matrix of products, of features or of records, in a
+    precision that may exceed that of the features.
     """
     n, d = x.shape
     mean, deviation = mean.astype(x.dtype), deviation.astype(x.dtype)
 
-    def standardised(i):
-        return (x[i : i + _ROWS] - mean) / deviation
+    def standardised(i, dtype=precision):
+        return ((x[i : i + _ROWS] - mean) / deviation).astype(dtype)
 
     if d <= n:
-        products = np.zeros((d, d), x.dtype)
+        products = np.zeros((d, d), precision)
         for i in range(0, n, _ROWS):
             rows = standardised(i)
             products += rows.T @ rows
     else:
-        products = np.empty((n, n), x.dtype)
+        products = np.empty((n, n), precision)
         for i in range(0, n, _ROWS):
             rows = standardised(i)
             for j in range(0, n, _ROWS):
@@ -205,9 +203,11 @@ def _leading(x, mean, deviation, units):
     # NumPy multiplies a reversed view without BLAS.
     vectors = np.ascontiguousarray(vectors[:, ::-1])
     if d > n:
+        vectors = vectors.astype(x.dtype)
         directions = np.zeros((d, units), x.dtype)
         for i in range(0, n, _ROWS):
-            directions += standardised(i).T @ vectors[i : i + _ROWS]
+            rows = standardised(i, x.dtype)
+            directions += rows.T @ vectors[i : i + _ROWS]
         length = np.linalg.norm(directions, axis=0)
         directions /= np.maximum(length, 1e-30)
         vectors = directions
