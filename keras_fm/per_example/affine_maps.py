@@ -127,12 +127,10 @@ class CoefficientMap:
     def measured(self, inputs, delta):
         """`(n,)` squared norms of the coefficients, and the input of
         `sums_of`."""
-        raise NotImplementedError
 
     def sums_of(self, found, scale):
         """Coefficients times `scale`, summed over records, in the shapes of
         the weights."""
-        raise NotImplementedError
 
     # Numbers of a record that are kept between the two calls.
     held = 0
@@ -177,11 +175,11 @@ class DenseMap(CoefficientMap):
     def sums_of(self, found, scale):
         inputs, delta = found
         biases = [total(delta, scale)] if self.layer.use_bias else []
-        scale = ops.expand_dims(scale, 1)
         # The narrower one is scaled, and comes first in the product.
         if self.input_shape[0] < self.layer.units:
-            return [ops.matmul(ops.transpose(inputs * scale), delta), *biases]
-        kernel = ops.matmul(ops.transpose(delta * scale), inputs)
+            inputs = ops.transpose(scaled(inputs, scale))
+            return [ops.matmul(inputs, delta), *biases]
+        kernel = ops.matmul(ops.transpose(scaled(delta, scale)), inputs)
         return [ops.transpose(kernel), *biases]
 
     def augmented(self, inputs):

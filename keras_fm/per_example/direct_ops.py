@@ -19,10 +19,7 @@ def concatenate(parts, axis=0):
 
 
 # Of one meaning and signature in Keras and PyTorch.
-_SAME = (
-    *("cos", "isfinite", "log", "logical_not", "matmul", "reshape", "sin"),
-    *("sqrt", "square", "sum", "where"),
-)
+_SAME = "cos isfinite log logical_not matmul reshape sin sqrt square sum where"
 
 
 def rows(value, start, size):
@@ -34,7 +31,7 @@ def rows(value, start, size):
 
 
 def __getattr__(name):
-    if keras.backend.backend() == "torch" and name in _SAME:
+    if keras.backend.backend() == "torch" and name in _SAME.split():
         import torch
 
         return getattr(torch, name)

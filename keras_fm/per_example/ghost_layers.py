@@ -310,11 +310,9 @@ def _pooling(layer):
     PyTorch takes five times as long."""
     pool = ops.max_pool if type(layer) is _L.MaxPooling2D else ops.average_pool
     given = {"strides": layer.strides, "padding": layer.padding}
-
-    def call(inputs):
-        return affine_maps.convolved(pool, inputs, layer.pool_size, **given)
-
-    return call
+    return lambda inputs: affine_maps.convolved(
+        pool, inputs, layer.pool_size, **given
+    )
 
 
 def _convolution(layer):

@@ -453,8 +453,7 @@ class PrivateNetwork(keras.Model):
     def note_lengths(self, pairs):
         """Notes the length of a step's release, inside the step."""
         squares = [
-            squared_length(ops.expand_dims(ops.cast(v, "float32"), 0))
-            for _, v in pairs
+            squared_length(ops.cast(v, "float32")[None]) for _, v in pairs
         ]
         self.lengths.update_state(ops.stop_gradient(ops.sqrt(sum(squares))))
 
@@ -843,10 +842,7 @@ class PrivateFit:
         # One shape, even if a trace does not know the number of rows.
         rows, y = self._rows // replicas.in_step(), () if y is None else y
         x, y = keras.tree.map_structure(
-            lambda v: ops.reshape(
-                ops.convert_to_tensor(v), (rows, *v.shape[1:])
-            ),
-            (x, y),
+            lambda v: keras.ops.reshape(v, (rows, *v.shape[1:])), (x, y)
         )
         keys = of_noise = x[KEYS]
         if self._correlated is not None:

@@ -80,12 +80,9 @@ class ScaleMap(CoefficientMap):
         return [ops.reshape(total(part, scale), shape) for part in found]
 
     def _coefficients(self, inputs, delta):
-        found = []
-        if self._has_scale:
-            found.append(self._over_places(self.factor(inputs) * delta))
-        if self._has_offset:
-            found.append(self._over_places(delta))
-        return found
+        found = [self.factor(inputs) * delta] if self._has_scale else []
+        found += [delta] * self._has_offset
+        return [self._over_places(values) for values in found]
 
     def _over_places(self, values):
         """`(n, entries)` sums over all places that share an entry."""
@@ -152,11 +149,9 @@ def _of_groups(layer, inputs):
 
     def mean(values):
         found = ops.reshape(ops.mean(values, axis=1), (-1, groups, width))
-        found = ops.repeat(ops.mean(found, axis=2), width, axis=1)
-        return ops.expand_dims(found, 1)
+        return ops.repeat(ops.mean(found, axis=2), width, axis=1)[:, None]
 
     inputs = ops.reshape(inputs, (-1, math.prod(shape[:-1]), shape[-1]))
     inputs = inputs - mean(inputs)
-    variance = mean(ops.square(inputs))
-    found = inputs * ops.rsqrt(variance + layer.epsilon)
+    found = inputs * ops.rsqrt(mean(ops.square(inputs)) + layer.epsilon)
     return ops.reshape(found, (-1, *shape))

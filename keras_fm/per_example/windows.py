@@ -1,6 +1,5 @@
 """Windows that slide over images: their positions and contents."""
 
-import math
 
 import keras
 import numpy as np
@@ -53,8 +52,7 @@ class Windows:
         padded = ops.pad(inputs, [(0, 0), *self._pads, (0, 0)])
         down, (high, wide) = self.strides[0], self.outputs
         if keras.backend.backend() == "tensorflow":
-            many = inputs.shape[-1] >= _MANY
-            yield from (self._gathered if many else self._patches)(padded)
+            yield from self._rows_of_image(padded)
             return
         cut = [
             self._side_by_side(padded[:, rest::down])
@@ -65,31 +63,25 @@ class Windows:
             part = cut[rest][:, first : first + high]
             yield ops.reshape(part, (-1, high * wide, part.shape[-1]))
 
-    def _gathered(self, padded):
-        """The same, from indices of the entries."""
-        *_, high, wide, channels = padded.shape
-        flat = ops.reshape(padded, (-1, high * wide, channels))
-        places = np.arange(high * wide).reshape(high, wide)
-        seen = np.lib.stride_tricks.sliding_window_view(places, self.size)
-        seen = seen[:: self.strides[0], :: self.strides[1]]
-        shape = (-1, math.prod(self.outputs), self.size[1] * channels)
-        for row in np.moveaxis(seen, 2, 0):
-            yield ops.reshape(ops.take(flat, row.ravel(), axis=1), shape)
-
-    def _patches(self, padded):
-        """The same, of the image rows first; a few rows of the windows at a
-        time."""
+    def _rows_of_image(self, padded):
+        """The same, by indices of rows, since TensorFlow's slices with steps
+        are slow."""
         (size, width), (high, wide) = self.size, self.outputs
-        cut = ops.image.extract_patches(
-            padded, (1, width), (1, self.strides[1]), padding="valid"
-        )
-        row = cut.shape[-1]
+        down, across = self.strides
+        if padded.shape[-1] >= _MANY:
+            places = across * np.arange(wide)[:, None] + np.arange(width)
+            cut = ops.take(padded, np.ravel(places), axis=2)
+        else:
+            cut = ops.image.extract_patches(
+                padded, (1, width), (1, across), padding="valid"
+            )
+        row = width * padded.shape[-1]
         cut = ops.reshape(cut, (-1, padded.shape[1], wide * row))
-        first = self.strides[0] * np.arange(high)[:, None]
         step = max(COLUMNS // row, 1)
         for i in range(0, size, step):
             some = np.arange(i, min(i + step, size))
-            part = ops.take(cut, np.ravel(first + some), axis=1)
+            places = down * np.arange(high)[:, None] + some
+            part = ops.take(cut, np.ravel(places), axis=1)
             part = ops.reshape(part, (-1, high, len(some), wide, row))
             part = ops.transpose(part, (0, 1, 3, 2, 4))
             yield ops.reshape(part, (-1, high * wide, len(some) * row))
