@@ -1,6 +1,5 @@
 """Windows that slide over images: their positions and contents."""
 
-
 import keras
 import numpy as np
 
