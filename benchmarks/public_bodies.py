@@ -35,7 +35,7 @@ def images(cache):
 
     data = fm.datasets.load("cifar10")
     # The loader gives 0 to 1, the body rounds 0 to 255.
-    body = fm.features.efficientnet_lite0((32, 32, 3), size=96)
+    body = fm.pretrained.efficientnet_lite0((32, 32, 3), size=96)
     return [
         (cache.extract(body, (255 * x).round().astype("uint8")), y)
         for x, y in data

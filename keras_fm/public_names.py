@@ -46,6 +46,7 @@ MODULES = {
     "models": "models",
     "partial_statistics": "kernel.partial_statistics",
     "polynomials": "public.polynomials",
+    "pretrained": "lab.pretrained",
     "queries": "queries",
     "relevance": "papers.adlm.relevance",
 }

@@ -7,6 +7,7 @@ callbacks that wait for a metric, the number of steps, and the compiled loss.
 import inspect
 import itertools
 import operator
+import re
 
 import keras
 import numpy as np
@@ -272,14 +273,16 @@ def check_monitors(callbacks, released=True):
             "`validation_data`"
         )
     for callback in callbacks:
-        monitor = getattr(callback, "monitor", None)
-        if not isinstance(monitor, str) or monitor.startswith("val_"):
-            continue
-        if monitor != "loss" or not released:
-            raise ValueError(
-                f"{type(callback).__name__} monitors {monitor!r}, a metric of "
-                f"the private records, {why}. {instead}."
-            )
+        # A checkpoint may be named by a metric, as "{loss:.2f}.keras".
+        named = re.findall(r"{(\w+)", str(getattr(callback, "filepath", "")))
+        for name in (getattr(callback, "monitor", None), *named):
+            if name in (None, "epoch", "batch") or str(name)[:4] == "val_":
+                continue
+            if name != "loss" or not released:
+                raise ValueError(
+                    f"{type(callback).__name__} monitors {name!r}, a metric "
+                    f"of the private records, {why}. {instead}."
+                )
 
 
 # The number of steps ----------------------------------------------------------

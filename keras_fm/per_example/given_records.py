@@ -9,6 +9,7 @@ import math
 import keras
 import numpy as np
 
+from keras_fm.kernel.access import columns
 from keras_fm.per_example.owner_rows import OwnerRows, check_ids
 
 # The most that is kept in memory.
@@ -236,6 +237,7 @@ def numbered(y, classes):
 
 
 def _array(name, value):
+    columns.check_dense(value, name)
     if hasattr(value, "detach"):
         value = value.detach().cpu()
     if hasattr(value, "to_numpy"):

