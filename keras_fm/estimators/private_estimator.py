@@ -285,13 +285,14 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
             self.model_.predict_on_batch(padded[i : i + _READ])
             for i in range(0, len(padded), _READ)
         ]
-        return np.concatenate(found)[: len(x)].astype(np.float64)
+        return self._meant(np.concatenate(found)[: len(x)].astype(np.float64))
 
     def _as_keras(self):
-        """For private evaluation: the Keras model, the function from a table
-        to its inputs, and the range of its predictions or `None`."""
+        """For private evaluation: the Keras model, the functions from a table
+        to its inputs and from its outputs to what they mean, and the range of
+        its predictions or `None`."""
         check_is_fitted(self, "model_")
-        return self.model_, self._checked, self._range
+        return self.model_, self._checked, self._meant, self._range
 
     def _checked(self, X, *y):
         table = self._table

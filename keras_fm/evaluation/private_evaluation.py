@@ -487,12 +487,13 @@ class AskedModel:
 
     def __init__(self, model, ledger, *, public=None):
         self.facts = []
-        # For an estimator: its labels in order, the function from a table to
-        # inputs, and the range of its predictions.
+        # For an estimator: its labels in order, the functions from a table to
+        # inputs and of outputs, and the range of its predictions.
         self.labels = _labels_of(model)
-        self.inputs = self.range = None
+        self.inputs = self._meant = self.range = None
         if hasattr(model, "_as_keras"):
-            model, self.inputs, self.range = model._as_keras()
+            model, self.inputs, *more = model._as_keras()
+            self._meant, self.range = more
         self.model = model
         # For a Keras model, the function that is called.
         self._map = None
@@ -640,8 +641,8 @@ class AskedModel:
             if getattr(model, "inputs", None):
                 x = model_inputs.checked(model, x)
             found = self._map(x)
-            if self.range is not None:
-                found = np.clip(found, *self.range)
+            if self._meant is not None:
+                found = self._meant(found)
             return _checked(found[rows], len(rows))
         call = model
         if _predicts(model):
