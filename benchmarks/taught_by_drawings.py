@@ -240,14 +240,14 @@ def as_of_all(epsilon):
     return scipy.optimize.brentq(lambda e: mu(e) - wanted, epsilon, 1000)
 
 
-def accuracy(h, y, epsilon):
+def accuracy(h, y, epsilon, most=2000):
     keras.utils.set_random_seed(0)
     n = _RECORDS.value
     model = keras.Sequential(
         [
             keras.Input(h.shape[1:]),
             fm.layers.NormalizationLayer(),
-            fm.layers.DPPCA(min(2000, h.shape[1]), whitening=0.5),
+            fm.layers.DPPCA(min(most, h.shape[1]), whitening=0.5),
             fm.layers.NormalizationLayer(),
             fm.layers.PrivateDense(
                 10,

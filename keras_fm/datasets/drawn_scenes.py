@@ -8,6 +8,7 @@ fitted to these drawings alone use no privacy.
 import math
 
 import numpy as np
+import scipy.ndimage
 
 from keras_fm.kernel import checks
 
@@ -16,12 +17,15 @@ _SIDES = 5
 # Blue against yellow and green against magenta, the colours in which
 # natural light and pigments differ much and little.
 _OPPONENTS = np.array([[1.0, 0.1, -1.1], [-0.6, 1.1, -0.5]])
+# How far views of a scene differ: entries of the matrix of places, and shares
+# of the side. Pixels that are drawn beyond it.
+_TURNED, _MOVED, _MARGIN = 0.1, 0.04, 8
 # Drawings rendered together, so that they stay in the cache; the result does
 # not depend on it.
 _CHUNK = 128
 
 
-def load(num=12000, image_size=32, channels=3, seed=0):
+def load(num=12000, image_size=32, channels=3, seed=0, variants=1):
     """Draws random scenes of shapes that hide one another.
 
     A scene is a background and 6 to 48 ellipses and polygons. Their sizes
@@ -40,9 +44,12 @@ def load(num=12000, image_size=32, channels=3, seed=0):
         image_size: int >= 8, height and width.
         channels: 3 for colours, 1 for the brightness of the same drawings.
         seed: int, seed of the NumPy generator.
+        variants: int, views of each scene, one after the other. If there are
+            several, each is turned, stretched, slanted and moved a little.
 
     Returns:
-        float32 array `(num, image_size, image_size, channels)` in [0, 1].
+        float32 array `(num * variants, image_size, image_size, channels)` in
+        [0, 1].
 
     Raises:
         ValueError: if a size is not an integer in its range.
@@ -56,6 +63,9 @@ def load(num=12000, image_size=32, channels=3, seed=0):
     checks.integer("num", num, at_least=1, wanted="an integer of at least 1")
     checks.integer("image_size", image_size, at_least=8)
     checks.one_of("channels", channels, (1, 3))
+    if variants > 1:
+        wide = load(num, image_size + _MARGIN, channels, seed)
+        return _views(wide, variants, image_size, seed)
     rng = np.random.default_rng(seed)
     scenes = _scenes(rng, num)
     textures = rng.spawn(1)[0]
@@ -67,6 +77,23 @@ def load(num=12000, image_size=32, channels=3, seed=0):
             drawn = drawn @ np.array([[0.299], [0.587], [0.114]], np.float32)
         images[start : start + _CHUNK] = drawn
     return images
+
+
+def _views(wide, variants, size, seed):
+    """Parts of wider images, `(n * variants, size, size, channels)`."""
+    images = np.repeat(wide, variants, axis=0)
+    found = np.empty((len(images), size, size, wide.shape[3]), np.float32)
+    rng = np.random.default_rng(seed)
+    for image, seen in zip(images, found):
+        # Channels stay where they are.
+        view, moved = np.eye(3), np.zeros(3)
+        view[:2, :2] += _TURNED * rng.normal(size=(2, 2))
+        moved[:2] = _MOVED * size * rng.normal(size=2)
+        start = np.array(image.shape) - 1 - view @ (np.array(seen.shape) - 1)
+        scipy.ndimage.affine_transform(
+            image, view, start / 2 + moved, output=seen, order=1, mode="mirror"
+        )
+    return found
 
 
 def _scenes(rng, n):

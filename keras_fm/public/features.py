@@ -32,20 +32,20 @@ __all__ = [
 # Variance below which a patch, or a group of channels, counts as empty. Chosen
 # on held-out training images.
 _PATCH_VARIANCE = 0.01
-_GROUP_EPSILON = {
-    "scattering": 1e-5,
-    "scattering_strokes": 1e-3,
-    "scattering_scenes": 1e-5,
-}
-# Concatenated maps, half of the features from each.
+_GROUP_VARIANCE, _OF_STROKES = 1e-5, 1e-3
+# Concatenated maps, each with as many of the features.
 _BESIDE = {
-    "scattering_patches": ("scattering_scenes", "patches"),
+    "scattering_patches": ("scattering_scenes", "patches", "half_patches"),
     "strokes_patches": ("scattering_strokes", "patches"),
 }
 _OF_CHANNELS = {1: "scattering_patches", 3: "patches"}
+# Of grey drawn scenes: directions among which those are sought that tell
+# scenes apart, and drawings of each.
+_KEPT, _VARIANTS = 2000, 4
+_MIXTURES = 3000
 # Smaller images have fewer pixels than these maps have features.
 _SMALL = 16
-_UNITS = {"patches": 4000, "scattering_patches": 1600, "strokes_patches": 1600}
+_UNITS = {"patches": 4000, "scattering_patches": 1800, "strokes_patches": 1600}
 
 
 def build(
@@ -56,7 +56,6 @@ def build(
     variants=6,
     filters=400,
     scenes=9000,
-    mixtures=3000,
 ):
     """Builds a public feature map to put before a private layer.
 
@@ -72,13 +71,17 @@ def build(
       that separate drawn pen strokes best (`DiscriminantProjection` adapted to
       `keras_fm.datasets.pen_strokes`).
     * `"patches"`: a `PatchDictionary` adapted to
-      `keras_fm.datasets.drawn_scenes`, then the `units` leading directions of
-      its responses to them (`PrincipalProjection`). Patches have 6 x 6 and 4 x
-      4 pixels, or half the side of a smaller image. Images of three channels
-      are taken for photographs: responses are averaged over a left-right flip.
-      Images of one channel may be letters and are not flipped.
+      `keras_fm.datasets.drawn_scenes`, then directions found in its responses
+      to other scenes. Patches have 6 x 6 and 4 x 4 pixels, or half the side of
+      a smaller image. Images of three channels are taken for photographs:
+      responses are averaged over a left-right flip, and the directions are the
+      `units` leading ones (`PrincipalProjection`). Images of one channel may
+      be letters: they are not flipped, and the directions are those that best
+      tell scenes apart that were turned, stretched, slanted and moved
+      (`DiscriminantProjection`).
     * `"scattering_patches"`: concatenates the scattering, projected on
-      directions found in drawn scenes, and `"patches"`; half of `units` each.
+      directions found in drawn scenes, `"patches"`, and patches of the image
+      at half its size; a third of `units` each.
     * `"strokes_patches"`: concatenates `"scattering_strokes"` and `"patches"`;
       half of `units` each.
 
@@ -86,11 +89,11 @@ def build(
         name: one of `FEATURES`.
         input_shape: `(height, width, channels)` of one image.
         units: int, number of features, at most those the map has. `None` means
-            800, for `"patches"` 4000, for two concatenated maps 1600.
+            800, for `"patches"` 4000, for concatenated maps 1800 (scattering
+            and patches) or 1600 (strokes and patches).
         shapes, variants: size of the public data set of drawn strokes.
         filters, scenes: for patches, the size of each dictionary and of the
             public data set of drawn scenes.
-        mixtures: for maps found in scenes, see `PrincipalProjection`.
 
     Returns:
         A `keras.Sequential` from images to features of unit L2 norm.
@@ -111,14 +114,8 @@ def build(
     if name == "auto":
         name = _of_shape(input_shape)
     if name == "pixels":
-        return keras.Sequential(
-            [
-                keras.Input(input_shape),
-                keras.layers.Flatten(data_format="channels_last"),
-                NormalizationLayer(),
-            ],
-            name="pixels",
-        )
+        flat = keras.layers.Flatten(data_format="channels_last")
+        return _with_unit_norm(name, input_shape, [flat])
     if len(input_shape) != 3:
         raise ValueError(
             f'features="{name}" needs images (height, width, channels). '
@@ -126,17 +123,14 @@ def build(
         )
     if units is None:
         units = _UNITS.get(name, 800)
-    strokes = {"shapes": shapes, "variants": variants}
-    drawn = {"scenes": scenes, "mixtures": mixtures}
-    if name not in _BESIDE:
-        return _map(name, input_shape, units, strokes, drawn, filters)
+    parts = _BESIDE.get(name, (name,))
+    given = units // len(parts), (shapes, variants), filters, scenes
+    maps = [_map(part, input_shape, *given) for part in parts]
+    if len(maps) == 1:
+        return maps[0]
     image = keras.Input(input_shape)
-    maps = [
-        _map(part, input_shape, units // 2, strokes, drawn, filters)(image)
-        for part in _BESIDE[name]
-    ]
-    both = keras.Model(image, keras.layers.Concatenate()(maps))
-    return _with_unit_norm(name, input_shape, [both])
+    both = keras.layers.Concatenate()([map_(image) for map_ in maps])
+    return _with_unit_norm(name, input_shape, [keras.Model(image, both)])
 
 
 def _of_shape(input_shape):
@@ -146,20 +140,24 @@ def _of_shape(input_shape):
     return _OF_CHANNELS.get(input_shape[-1], "scattering")
 
 
-def _map(name, input_shape, units, strokes, drawn, filters):
+def _map(name, input_shape, units, strokes, filters, scenes):
     """One map, to use alone or concatenated."""
-    if name == "patches":
-        base = _scene_patches(input_shape, filters, drawn["scenes"])
-        return _with_scene_map(name, base, input_shape, units, **drawn)
-    base = scattering(input_shape, _GROUP_EPSILON[name])
-    if name == "scattering_scenes":
-        return _with_scene_map(name, base, input_shape, units, **drawn)
+    of_strokes = name == "scattering_strokes"
+    if name.endswith("patches"):
+        base = _scene_patches(input_shape, filters, scenes, name != "patches")
+    else:
+        base = scattering(
+            input_shape, _OF_STROKES if of_strokes else _GROUP_VARIANCE
+        )
     units = min(units, base.output_shape[-1])
     if name == "scattering":
-        top = RandomFeatures(units, kind="projection", name="projection")
+        top = [RandomFeatures(units, kind="projection", name="projection")]
+    elif of_strokes:
+        drawings = pen_strokes.load(*strokes, image_size=input_shape[0])
+        top = [_told_apart(base, *drawings, units, "drawn pen strokes")]
     else:
-        top = stroke_map(base, input_shape, units, **strokes)
-    return _with_unit_norm(name, input_shape, [*base.layers, top])
+        top = _scene_map(base, input_shape, units, scenes)
+    return _with_unit_norm(name, input_shape, [base, *top])
 
 
 def _with_unit_norm(name, input_shape, layers):
@@ -196,65 +194,66 @@ def scattering(input_shape, group_epsilon):
     )
 
 
-def stroke_map(base, input_shape, units, shapes=6000, variants=6):
-    """A `DiscriminantProjection` adapted to drawn strokes seen through
-    `base`; no private record is used."""
-    size = input_shape[0]
-    images, groups = pen_strokes.load(shapes, variants, image_size=size)
-    layer = DiscriminantProjection(units, name="stroke_map")
-    layer.adapt(
-        extract(base, images),
-        groups,
-        description=f"{shapes} drawn pen strokes, {variants} variants each",
-    )
+def _told_apart(base, drawings, groups, units, description):
+    """A `DiscriminantProjection` adapted to drawings seen through `base`; no
+    private record is used."""
+    layer = DiscriminantProjection(units, name="variants_map")
+    layer.adapt(extract(base, drawings), groups, description)
     return layer
 
 
-def _scene_patches(input_shape, filters, scenes):
+def _scene_patches(input_shape, filters, scenes, half):
     """`PatchDictionary`s of drawn scenes; no private record is used."""
-    height, width, channels = input_shape
-    largest = max(2, min(height, width) // 2)
-    drawn = _drawn(input_shape, scenes)
-    image = keras.Input(input_shape)
+    image, sizes = keras.Input(input_shape), (6, 4)
+    x, drawn = image, _drawn(input_shape, scenes)
+    if half:
+        # Its patches see twice as far.
+        halve = keras.layers.AveragePooling2D(2, data_format="channels_last")
+        x, sizes = halve(image), (6,)
+        drawn = keras.ops.convert_to_numpy(halve(drawn))
+    largest = max(2, min(x.shape[1:3]) // 2)
     together = []
-    for size in sorted({min(size, largest) for size in (6, 4)}, reverse=True):
+    for size in sorted({min(size, largest) for size in sizes}, reverse=True):
         layer = PatchDictionary(
             filters,
             patch_size=size,
-            flip=channels == 3,
+            flip=input_shape[-1] == 3,
             epsilon=_PATCH_VARIANCE,
             data_format="channels_last",
             name=f"patch_dictionary_{size}",
         )
-        layer.adapt(drawn, description=f"{scenes} drawn scenes")
-        flat = keras.layers.Flatten(
-            data_format="channels_last", name=f"flatten_{size}"
-        )
-        together.append(flat(layer(image)))
-    together = keras.layers.Concatenate(name="sizes")(together)
-    return keras.Sequential(
-        [
-            keras.Input(input_shape),
-            keras.Model(image, together, name="patch_dictionaries"),
-        ]
-    )
+        layer.adapt(drawn, description="drawn scenes")
+        together.append(layer(x))
+    found = keras.layers.Concatenate(name="sizes")(together)
+    found = keras.layers.Flatten(data_format="channels_last")(found)
+    return keras.Model(image, found, name="patch_dictionaries")
 
 
-def _with_scene_map(name, base, input_shape, units, scenes, mixtures):
-    """`base` and a `PrincipalProjection` of drawn scenes seen through it; no
-    private record is used."""
+def _scene_map(base, input_shape, units, scenes):
+    """Layers adapted to drawn scenes seen through `base`; no private record is
+    used."""
+    grey = input_shape[-1] == 1
     # Other scenes than those the dictionary was made from.
     others = _drawn(input_shape, scenes, seed=1)
-    units = min(units, base.output_shape[-1], scenes - 1)
+    kept = min(_KEPT if grey else units, base.output_shape[-1], scenes - 1)
     layer = PrincipalProjection(
-        units, mixtures=mixtures and max(units, mixtures), name="scene_map"
+        kept,
+        power=0 if grey else -0.25,
+        mixtures=max(kept, _MIXTURES),
+        name="scene_map",
     )
     # Nothing here keeps their features, so that `adapt` may let go of them.
-    layer.adapt(extract(base, others), description=f"{scenes} drawn scenes")
-    return _with_unit_norm(name, input_shape, [*base.layers, layer])
+    layer.adapt(extract(base, others), description="drawn scenes")
+    if not grey:
+        return [layer]
+    # Digits and letters differ by less than what moves and slants them.
+    groups = np.repeat(np.arange(scenes // _VARIANTS), _VARIANTS)
+    moved = _drawn(input_shape, scenes // _VARIANTS, 2, _VARIANTS)
+    seen, units = keras.Sequential([base, layer]), min(units, kept)
+    return [layer, _told_apart(seen, moved, groups, units, "drawn scenes")]
 
 
-def _drawn(input_shape, scenes, seed=0):
+def _drawn(input_shape, scenes, seed=0, variants=1):
     height, width, channels = input_shape
     if channels not in (1, 3) or min(height, width) < 4:
         raise ValueError(
@@ -262,7 +261,7 @@ def _drawn(input_shape, scenes, seed=0):
             f"at least 4 pixels. Received: input_shape={tuple(input_shape)}"
         )
     size = max(height, width, 8)
-    images = drawn_scenes.load(scenes, size, channels, seed)
+    images = drawn_scenes.load(scenes, size, channels, seed, variants)
     return images[:, :height, :width]
 
 

@@ -110,7 +110,9 @@ class PrincipalProjection(AdaptedProjection):
         records, mean = len(x), x.mean(axis=0)
         deviation = np.ones(x.shape[1])
         if self.standardize:
-            deviation = x.std(axis=0)
+            # Of all at once it would need as much memory as they have.
+            parts = np.array_split(x, max(1, x.shape[1] // _ROWS), axis=1)
+            deviation = np.concatenate([part.std(axis=0) for part in parts])
             # Constant features are not scaled.
             deviation[deviation <= _TINY * deviation.max()] = 1.0
         rounding = 10 * np.finfo(x.dtype).eps

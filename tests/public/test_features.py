@@ -57,8 +57,8 @@ def test_a_map_survives_saving(images, tmp_path):
         features.extract(body, images),
         atol=1e-6,
     )
-    seen = loaded.get_layer("stroke_map").public_data
-    assert seen["description"] == "30 drawn pen strokes, 3 variants each"
+    seen = loaded.get_layer("variants_map").public_data
+    assert seen["description"] == "drawn pen strokes"
     assert (seen["records"], seen["groups"]) == (90, 30)
 
 
@@ -70,7 +70,7 @@ def test_patches_tell_what_they_saw(shape, sizes, flip):
     body = features.build("patches", shape, units=50, filters=12, scenes=40)
     found = [v for v in body.layers[0].layers if isinstance(v, PatchDictionary)]
     assert sorted(v.patch_size for v in found) == sorted(sizes)
-    told = {"description": "40 drawn scenes", "records": 40}
+    told = {"description": "drawn scenes", "records": 40}
     for layer in [*found, body.get_layer("scene_map")]:
         assert layer.public_data == told
     assert all(v.flip == flip for v in found)
@@ -79,6 +79,23 @@ def test_patches_tell_what_they_saw(shape, sizes, flip):
     x = np.random.default_rng(1).random((3, *shape), np.float32)
     h, mirrored = (features.extract(body, x[:, :, ::s]) for s in (1, -1))
     assert flip == np.allclose(h, mirrored, atol=1e-3)
+
+
+def test_a_map_of_grey_images_tells_what_it_saw():
+    shape, small = (16, 16, 1), {"filters": 6, "scenes": 40}
+    body = features.build("scattering_patches", shape, units=30, **small)
+    told = [
+        v.public_data
+        for v in body._flatten_layers()
+        if getattr(v, "public_data", None)
+    ]
+    # Three blocks, of which two have dictionaries: of two sizes of patches,
+    # and of patches of the image at half its size.
+    assert len(told) == 2 * 3 + 3
+    assert all(v["description"] == "drawn scenes" for v in told)
+    seen = [v for v in told if "groups" in v]
+    assert [(v["records"], v["groups"]) for v in seen] == 3 * [(40, 10)]
+    assert body.output_shape == (None, 30)
 
 
 @pytest.mark.parametrize(

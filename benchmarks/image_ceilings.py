@@ -1,0 +1,164 @@
+"""What limits the accuracy on photographs: noise, directions or features?
+
+    KERAS_BACKEND=tensorflow python benchmarks/image_ceilings.py --cache=DIR
+
+Responses to dictionaries of patches of drawn scenes, as `features="patches"`
+has them, on training images of CIFAR-10: the first `--records` train, the
+`--judged` after them say how accurate it is. No test image is used.
+
+* `patches`: patches of 6 x 6 and 4 x 4 pixels.
+* `half`: beside them, in a block of its own, 6 x 6 of the image at half its
+  size; a third of the directions.
+
+Without noise a ridge regression is trained, with the best of some ridges; at
+an epsilon 80 rounds behind a released second moment, with the noise on a mean
+that 50,000 records would have. `all` directions are the responses themselves.
+What takes long is kept in DIR (2 GB).
+"""
+
+import os
+
+import keras
+import numpy as np
+import scipy.linalg
+from absl import app, flags
+from results_file import ResultsFile
+from taught_by_drawings import accuracy as rounds
+
+import keras_fm as fm
+from keras_fm.datasets import drawn_scenes
+
+FLAGS = flags.FLAGS
+SHAPE, SCENES, FILTERS = (32, 32, 3), 9000, 400
+LAST = {"data_format": "channels_last"}
+RIDGES = (1e-6, 1e-5, 1e-4, 1e-3)
+DICTIONARIES = {"patches": ("6", "4"), "half": ("half",)}
+
+
+def responses(name, part):
+    """Of a dictionary, to `images` or `scenes`: float16, from the folder."""
+    path = os.path.join(FLAGS.cache, f"{name}_{part}.npy")
+    if not os.path.exists(path):
+        x = image = keras.Input(SHAPE)
+        drawn = drawn_scenes.load(SCENES)
+        if name == "half":
+            halve = keras.layers.AveragePooling2D(2, **LAST)
+            x, drawn = halve(image), keras.ops.convert_to_numpy(halve(drawn))
+        size = int(name) if x is image else 6
+        layer = fm.layers.PatchDictionary(
+            FILTERS, patch_size=size, epsilon=0.01, **LAST
+        )
+        layer.adapt(drawn, "drawn scenes")
+        map_ = keras.Model(image, keras.layers.Flatten(**LAST)(layer(x)))
+        for some, rows in (
+            ("images", images()[0]),
+            ("scenes", drawn_scenes.load(SCENES, seed=1)),
+        ):
+            kept = os.path.join(FLAGS.cache, f"{name}_{some}.npy")
+            found = fm.features.extract(map_, rows)
+            np.save(kept, found.astype("float16"))
+    return np.load(path, mmap_mode="r")
+
+
+def images():
+    (x, y), _ = fm.datasets.load("cifar10")
+    count = FLAGS.records + FLAGS.judged
+    return np.asarray(x[:count], "float32"), np.ravel(y)[:count]
+
+
+def joined(name, part, rows=slice(None)):
+    parts = [responses(one, part)[rows] for one in DICTIONARIES[name]]
+    return np.concatenate(parts, axis=1).astype("float32")
+
+
+def unit(h):
+    return h / np.linalg.norm(h, axis=1, keepdims=True)
+
+
+def directions(name, units):
+    """Features of the images along the leading directions of scenes."""
+    layer = fm.layers.PrincipalProjection(units, mixtures=max(3000, units))
+    layer.adapt(joined(name, "scenes"), "drawn scenes")
+    found = [
+        keras.ops.convert_to_numpy(layer(joined(name, "images", rows)))
+        for rows in chunks()
+    ]
+    return unit(np.concatenate(found))
+
+
+def standardised():
+    """The responses of `patches` themselves, as the directions see them."""
+    drawn = joined("patches", "scenes", slice(4000))
+    mean, deviation = drawn.mean(axis=0), drawn.std(axis=0) + 1e-6
+    del drawn
+    found = np.empty((FLAGS.records + FLAGS.judged, len(mean)), "float32")
+    for rows in chunks():
+        x = joined("patches", "images", rows)
+        found[rows] = unit((x - mean) / deviation)
+    return found
+
+
+def chunks():
+    count = FLAGS.records + FLAGS.judged
+    return [slice(i, min(i + 2000, count)) for i in range(0, count, 2000)]
+
+
+def without_noise(h, y):
+    """The accuracy of the best ridge regression, in features or in records,
+    whichever are fewer."""
+    n, d = FLAGS.records, h.shape[1]
+    targets = np.eye(10, dtype="float32")[y[:n]] - 0.1
+    products = h[:n].T @ h[:n] if d <= n else h[:n] @ h[:n].T
+    found = []
+    for ridge in RIDGES:
+        a = products.copy()
+        a[np.diag_indices(len(a))] += ridge * np.trace(products)
+        factor = scipy.linalg.cho_factor(a, overwrite_a=True)
+        if d <= n:
+            weights = scipy.linalg.cho_solve(factor, h[:n].T @ targets)
+        else:
+            weights = h[:n].T @ scipy.linalg.cho_solve(factor, targets)
+        found.append(np.mean((h[n:] @ weights).argmax(axis=1) == y[n:]))
+    return float(max(found))
+
+
+def main(_):
+    results = ResultsFile(
+        FLAGS.out, "image_ceilings", ("features", "directions", "epsilon")
+    )
+    os.makedirs(FLAGS.cache, exist_ok=True)
+    _, y = images()
+
+    def add(name, kept, epsilon, measured):
+        if results.has(name, kept, epsilon):
+            return
+        right = measured()
+        results.add(
+            (name, kept, epsilon),
+            None,
+            accuracy=round(right, 4),
+            records=FLAGS.records,
+            judged=FLAGS.judged,
+        )
+
+    def judged(name, kept, h, epsilons):
+        add(name, kept, "none", lambda: without_noise(h, y))
+        for e in epsilons:
+            add(name, kept, e, lambda: rounds(h, y, e, kept)[1])  # noqa: B023
+
+    both = directions("patches", 4000)
+    judged("patches", 2000, unit(both[:, :2000]), (1.0, 3.0, 8.0))
+    half = directions("half", 1400)
+    beside = np.concatenate([unit(both[:, :1300]), half[:, :700]], axis=1)
+    judged("half", 2000, unit(beside), (1.0, 3.0, 8.0))
+    judged("patches", 4000, both, (8.0,))
+    beside = np.concatenate([unit(both[:, :2600]), half], axis=1)
+    judged("half", 4000, unit(beside), ())
+    del both, half, beside
+    add("patches", "all", "none", lambda: without_noise(standardised(), y))
+
+
+if __name__ == "__main__":
+    flags.FLAGS.set_default("records", 15_000)
+    flags.FLAGS.set_default("judged", 5_000)
+    app.run(main)
