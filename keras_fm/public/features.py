@@ -41,8 +41,8 @@ _BESIDE = {
 _OF_CHANNELS = {1: "scattering_patches", 3: "patches"}
 # Of grey drawn scenes: directions among which those are sought that tell
 # scenes apart, and drawings of each.
-_KEPT, _VARIANTS = 2000, 4
-_MIXTURES = 3000
+_KEPT, _VARIANTS = 1500, 4
+_MIXTURES = 2000
 # Smaller images have fewer pixels than these maps have features.
 _SMALL = 16
 _UNITS = {"patches": 4000, "scattering_patches": 1800, "strokes_patches": 1600}
