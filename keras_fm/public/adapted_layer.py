@@ -3,6 +3,7 @@
 import math
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_fm.kernel import checks
@@ -109,6 +110,5 @@ class AdaptedProjection(AdaptedLayer):
 def signed(directions):
     """Flips columns so that the largest entry is positive: an eigenvector's
     sign is arbitrary."""
-    largest = abs(directions).argmax(axis=0)
-    signs = directions[largest, range(directions.shape[1])]
-    return directions * ((signs > 0) * 2 - 1)
+    largest = np.abs(directions).argmax(axis=0)
+    return directions * np.sign(directions[largest, range(len(largest))])

@@ -233,8 +233,6 @@ def _scene_map(base, input_shape, units, scenes):
     """Layers adapted to drawn scenes seen through `base`; no private record is
     used."""
     grey = input_shape[-1] == 1
-    # Other scenes than those the dictionary was made from.
-    others = _drawn(input_shape, scenes, seed=1)
     kept = min(_KEPT if grey else units, base.output_shape[-1], scenes - 1)
     layer = PrincipalProjection(
         kept,
@@ -242,8 +240,9 @@ def _scene_map(base, input_shape, units, scenes):
         mixtures=max(kept, _MIXTURES),
         name="scene_map",
     )
-    # Nothing here keeps their features, so that `adapt` may let go of them.
-    layer.adapt(extract(base, others), description="drawn scenes")
+    # Other scenes than those the dictionary was made from. Nothing here keeps
+    # their features, so that `adapt` may let go of them.
+    layer.adapt(extract(base, _drawn(input_shape, scenes, 1)), "drawn scenes")
     if not grey:
         return [layer]
     # Digits and letters differ by less than what moves and slants them.

@@ -107,6 +107,8 @@ class PrincipalProjection(AdaptedProjection):
         """
         self._check_description(description)
         x = self._checked(public_features)
+        # A copy, on some backends; each has as many bytes as all that follows.
+        del public_features
         records, mean = len(x), x.mean(axis=0)
         deviation = np.ones(x.shape[1])
         if self.standardize:
@@ -124,6 +126,7 @@ class PrincipalProjection(AdaptedProjection):
             found = _leading(x, *plain, self.units, np.float64)
             rounding = max(rounding**2, 10 * np.finfo("float64").eps)
         variance, directions = found
+        del x, found
         # A direction that is only rounding must not be scaled up.
         told = int(np.sum(variance > rounding * variance[0]))
         if told < self.units:
@@ -160,7 +163,8 @@ def _mixed(x, mean, deviation, mixtures, seed):
     variances: `(mixtures, d)`."""
     rng = np.random.default_rng(seed)
     mixing = rng.standard_normal((len(x), mixtures), np.float32)
-    mixing = np.linalg.qr(mixing)[0].astype(x.dtype)
+    # NumPy would compute in float64.
+    mixing = scipy.linalg.qr(mixing, overwrite_a=True, mode="economic")[0]
     found = np.zeros((mixtures, x.shape[1]), x.dtype)
     for i in range(0, len(x), _ROWS):
         rows = (x[i : i + _ROWS] - mean) / deviation
