@@ -15,6 +15,7 @@ model lacks is noise: see epsilon 100. The settings of
 """
 
 import json
+import os
 import pathlib
 
 import numpy as np
@@ -28,6 +29,7 @@ TABLES = ((8, 2.5, 0.0), (8, 2.5, 0.5), (4, 3.0, 0.5))
 LESS_NOISE = {"rounds": 60, "clip": 0.1, "averaging": 0.75, "whitening": 0.05}
 SETTINGS: dict = {
     "one release": {},
+    "one release, from 1/6": {"threshold": 1 / 6},
     "one release, balanced": {"class_weight": "balanced"},
     "60 rounds": {"rounds": 60},
     "60 rounds, no counts 0.2": {"rounds": 60, "class_weight": {"no": 0.2}},
@@ -132,6 +134,7 @@ def main(_):
             values = {f: v.round(5).tolist() for f, v in zip(fields, found.T)}
             rows.append({"table": list(shape), "way": name, **values})
     if _OUT.value:
+        os.makedirs(_OUT.value, exist_ok=True)
         text = json.dumps(rows, indent=1)
         pathlib.Path(_OUT.value, "rare_class.json").write_text(text)
 

@@ -91,9 +91,11 @@ def _normal(sizes, keys, dtype):
     if backend == "tensorflow":
         import tensorflow as tf
 
-        # Compiled, Threefry is faster than the default generator.
+        # Compiled, Threefry is faster; not compiled, there is none.
+        eagerly = tf.config.functions_run_eagerly()
+        alg = "philox" if eagerly else "threefry"
         drawn = functools.partial(
-            tf.random.stateless_uniform, (2, half), dtype=dtype, alg="threefry"
+            tf.random.stateless_uniform, (2, half), dtype=dtype, alg=alg
         )
         flat = tf.function(drawn, jit_compile=True)(keys[0, 0])
     else:
