@@ -142,7 +142,7 @@ def main(_):
         )
 
     def judged(name, kept, h, epsilons):
-        add(name, kept, "none", lambda: without_noise(h, y))
+        add(name, kept, "no noise", lambda: without_noise(h, y))
         for e in epsilons:
             add(name, kept, e, lambda: rounds(h, y, e, kept)[1])  # noqa: B023
 
@@ -155,7 +155,7 @@ def main(_):
     beside = np.concatenate([unit(both[:, :2600]), half], axis=1)
     judged("half", 4000, unit(beside), ())
     del both, half, beside
-    add("patches", "all", "none", lambda: without_noise(standardised(), y))
+    add("patches", "all", "no noise", lambda: without_noise(standardised(), y))
 
 
 if __name__ == "__main__":
