@@ -151,7 +151,7 @@ def main(_):
     half = directions("half", 1400)
     beside = np.concatenate([unit(both[:, :1300]), half[:, :700]], axis=1)
     judged("half", 2000, unit(beside), (1.0, 3.0, 8.0))
-    judged("patches", 4000, both, (8.0,))
+    judged("patches", 4000, both, (1.0, 3.0, 8.0))
     beside = np.concatenate([unit(both[:, :2600]), half], axis=1)
     judged("half", 4000, unit(beside), ())
     del both, half, beside
