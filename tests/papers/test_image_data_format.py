@@ -15,7 +15,7 @@ MAKERS = {
     "pixels": lambda: fm.features.build("pixels", SHAPE),
     "scattering": lambda: fm.features.build("scattering", SHAPE, units=20),
     "patches": lambda: fm.features.build(
-        "patches", SHAPE, units=20, filters=8, scenes=60, mixtures=30
+        "patches", SHAPE, units=20, filters=8, scenes=60
     ),
     "pCDBN": lambda: fm.models.PrivateCDBN(
         SHAPE, 3, maps=((4, 3),), dense=8, unprotected=True
