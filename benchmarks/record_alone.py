@@ -46,7 +46,9 @@ from results_file import ResultsFile  # noqa: E402
 _OUT = flags.DEFINE_string("out", "docs/results", "Folder of the results.")
 _MODELS = flags.DEFINE_list("models", None, "What is trained; all if not set.")
 _METHODS = flags.DEFINE_list("methods", None, "How; all if not set.")
-_REPEATS = flags.DEFINE_integer("repeats", 9, "Steps that are measured.")
+_REPEATS = flags.DEFINE_integer(
+    "repeats", 0, "Measured steps. 0: 25, or 9 of more than a second."
+)
 _ROW = flags.DEFINE_list("row", None, "One row: method, model.")
 
 # Of every network: who builds it, and how many records a step expects.
@@ -101,10 +103,12 @@ def measure(method, name):
     began = time.perf_counter()
     step()
     first = time.perf_counter() - began
-    for _ in range(_REPEATS.value + 1):
+    second = clock("private", step)
+    repeats = _REPEATS.value or (9 if second > 1 else 25)
+    for _ in range(repeats):
         clock("private", step)
     memory = peak() - before
-    for _ in range(_REPEATS.value + 1):
+    for _ in range(repeats + 1):
         clock("plain", plain_step)
         clock("private", step)
     return {

@@ -371,7 +371,7 @@ class ConvolutionMap(CoefficientMap):
         else:
             inputs, delta = found
             rows, biases = self._sums_at_once(inputs, scaled(delta, scale))
-        return [ops.concatenate(rows), *biases]
+        return [self._windows.in_order(ops.concatenate(rows)), *biases]
 
     def sums_of(self, found, scale):
         found = self.coefficients(found, scale)

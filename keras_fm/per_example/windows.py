@@ -1,12 +1,13 @@
 """Windows that slide over images: their positions and contents."""
 
+import math
+
 import keras
 import numpy as np
 
 from keras_fm.per_example import direct_ops as ops
 
-# From so many channels TensorFlow gathers the entries of windows in less time
-# than it cuts them out.
+# From so many channels TensorFlow copies rows of windows fast.
 _MANY = 8
 # Columns of an unfolded input that are multiplied at a time.
 COLUMNS = 64
@@ -22,6 +23,7 @@ class Windows:
 
     Attributes:
         outputs: number of windows along each side.
+        turned: whether columns of a window come before its rows.
     """
 
     def __init__(self, input_shape, size, strides, padding):
@@ -31,6 +33,8 @@ class Windows:
             for one in zip(input_shape[:2], self.size, self.strides)
         ]
         self.outputs = tuple(outputs for outputs, _, _ in sides)
+        by_index = keras.backend.backend() == "tensorflow"
+        self.turned = by_index and input_shape[-1] < _MANY
         self._pads = tuple((low, high) for _, low, high in sides)
         # For the derivatives at the windows.
         self._back = [
@@ -46,12 +50,14 @@ class Windows:
 
         For every column of a window, the entries of all image rows are cut out
         at once. The rows of the windows are then views of these, without
-        copies.
+        copies. The order of the columns is that of `in_order`.
         """
         padded = ops.pad(inputs, [(0, 0), *self._pads, (0, 0)])
         down, (high, wide) = self.strides[0], self.outputs
         if keras.backend.backend() == "tensorflow":
-            yield from self._rows_of_image(padded)
+            # Its slices with steps are slow: indices are faster.
+            found = self._columns if self.turned else self._rows
+            yield from found(padded)
             return
         cut = [
             self._side_by_side(padded[:, rest::down])
@@ -62,18 +68,11 @@ class Windows:
             part = cut[rest][:, first : first + high]
             yield ops.reshape(part, (-1, high * wide, part.shape[-1]))
 
-    def _rows_of_image(self, padded):
-        """The same, by indices of rows, since TensorFlow's slices with steps
-        are slow."""
+    def _rows(self, padded):
         (size, width), (high, wide) = self.size, self.outputs
         down, across = self.strides
-        if padded.shape[-1] >= _MANY:
-            places = across * np.arange(wide)[:, None] + np.arange(width)
-            cut = ops.take(padded, np.ravel(places), axis=2)
-        else:
-            cut = ops.image.extract_patches(
-                padded, (1, width), (1, across), padding="valid"
-            )
+        places = across * np.arange(wide)[:, None] + np.arange(width)
+        cut = ops.take(padded, np.ravel(places), axis=2)
         row = width * padded.shape[-1]
         cut = ops.reshape(cut, (-1, padded.shape[1], wide * row))
         step = max(COLUMNS // row, 1)
@@ -84,6 +83,35 @@ class Windows:
             part = ops.reshape(part, (-1, high, len(some), wide, row))
             part = ops.transpose(part, (0, 1, 3, 2, 4))
             yield ops.reshape(part, (-1, high * wide, len(some) * row))
+
+    def _columns(self, padded):
+        (size, width), (high, wide) = self.size, self.outputs
+        down, across = self.strides
+        places = down * np.arange(high)[:, None] + np.arange(size)
+        cut = ops.take(padded, np.ravel(places), axis=1)
+        cut = ops.reshape(cut, (-1, high, size, *padded.shape[2:]))
+        cut = ops.transpose(cut, (0, 1, 3, 2, 4))
+        # Of adjacent columns as many as windows always have together.
+        unit = math.gcd(width, across)
+        cut = cut[:, :, : across * (wide - 1) + width]
+        tall = unit * size * padded.shape[-1]
+        cut = ops.reshape(cut, (-1, high, cut.shape[2] // unit, tall))
+        step = max(COLUMNS // tall, 1)
+        for i in range(0, width // unit, step):
+            some = np.arange(i, min(i + step, width // unit))
+            places = across // unit * np.arange(wide)[:, None] + some
+            part = ops.take(cut, np.ravel(places), axis=2)
+            yield ops.reshape(part, (-1, high * wide, len(some) * tall))
+
+    def in_order(self, coefficients):
+        """Those of the columns of `rows`, `(fan_in, filters)`, in the order of
+        a kernel's."""
+        if not self.turned:
+            return coefficients
+        fan_in, filters = coefficients.shape
+        shape = (*self.size[::-1], fan_in // math.prod(self.size), filters)
+        turned = ops.transpose(ops.reshape(coefficients, shape), (1, 0, 2, 3))
+        return ops.reshape(turned, (fan_in, filters))
 
     def correlation(self, images, kernel):
         """A convolution on JAX. Inside a loop, XLA is fast only for derivatives
