@@ -490,6 +490,8 @@ class PrivateNetwork(keras.Model):
             example: `(x, y)` of made-up records.
         """
         trainer = self if given.owners is None else OwnerLoss(self)
+        if given.owners is None and self.loss is not None:
+            record_map.check_rows(self, example)
         return record_map.chosen_for(
             trainer, self.clip, example, self.physical, given.batch_size
         )

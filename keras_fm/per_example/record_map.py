@@ -31,6 +31,15 @@ HELD = 2**25
 # large batch that it is. Pieces of padding alone are skipped.
 _FEWEST, _PART = 16, 8
 KEY_DTYPE = sum_noise.DTYPE
+# The least cosine between derivatives that have one direction, and the part of
+# the longest one that counts as none.
+_ONE_WAY, _NOTHING = 0.9999, 1e-4
+_COMPARES = (
+    "The loss compares the rows of a batch, and a private step computes the "
+    "gradient of each row alone. Use a loss that is a sum over rows (`Dice` "
+    "and `Tversky` have one with `axis`), put the rows to compare into one "
+    "record, as pairs, or name `owners`, whose rows stay together."
+)
 # Layers that draw random numbers for every record separately.
 _DRAWING = tuple(
     getattr(keras.layers, name)
@@ -495,9 +504,66 @@ def chosen_for(trainer, clip, example, piece=None, expected=None):
     return plain
 
 
+def check_rows(trainer, example):
+    """Refuses a compiled loss that pulls an output elsewhere if other rows are
+    with it.
+
+    Args:
+        trainer: see `RecordMap`.
+        example: `(x, y)` of made-up records.
+    """
+    x, y = keras.tree.map_structure(ops.convert_to_tensor, example)
+    network = trainer.model
+    held = [
+        (v, v.value) for v in (*network.variables, *trainer.metrics_variables)
+    ]
+    with keras.StatelessScope(held, collect_losses=True):
+        outputs = network(x, training=False)
+    outputs = keras.tree.map_structure(ops.stop_gradient, outputs)
+    if not all(
+        keras.backend.is_float_dtype(v.dtype)
+        for v in keras.tree.flatten(outputs)
+    ):
+        return
+
+    def loss(outputs, y):
+        with keras.StatelessScope(held, collect_losses=True):
+            found = ops.sum(trainer.loss_of_records(y, outputs))
+        return ops.cast(found, "float32"), []
+
+    def pulls(rows):
+        at = keras.tree.map_structure(lambda v: v[rows], (outputs, y))
+        found = _compiled(
+            lambda outputs, y: _derivative(lambda v: loss(v, y), outputs, True)[
+                0
+            ],
+            *at,
+        )
+        parts = map(ops.convert_to_numpy, keras.tree.flatten(found))
+        return np.concatenate(
+            [np.reshape(v, (len(v), -1)).astype("float64") for v in parts],
+            axis=1,
+        )
+
+    n = len(keras.tree.flatten(example)[0])
+    apart = np.concatenate([pulls(slice(i, i + 1)) for i in range(n)])
+    both = np.nan_to_num([pulls(slice(n)), apart])
+    if both.shape[2] == 1:
+        # Lengths may differ where only a part of a row counts. A number has
+        # no parts, and only its length tells.
+        both = np.swapaxes(both, 1, 2)
+    lengths = np.linalg.norm(both, axis=2)
+    far = np.sum(np.prod(both, axis=0), axis=1) <= _ONE_WAY * np.prod(
+        lengths, axis=0
+    )
+    most = lengths.max(axis=1, keepdims=True)
+    if np.any(far & np.any(lengths > _NOTHING * most, axis=0)):
+        raise ValueError(_COMPARES)
+
+
 def _check_alone(plain, example):
-    """Refuses a loss that only compares rows: no row by itself has a gradient,
-    and made-up rows together have one."""
+    """Refuses losses of layers that only compare rows: no row by itself has a
+    gradient, and made-up rows together have one."""
     direct, rest = plain._values()
     x, y = keras.tree.map_structure(ops.convert_to_tensor, example)
     key = ops.ones(plain.key_shape, KEY_DTYPE)
@@ -508,12 +574,7 @@ def _check_alone(plain, example):
     plain.training = True
     length = sum(float(ops.sum(ops.abs(v))) for v in found)
     if 0 < length < math.inf:
-        raise ValueError(
-            "The loss compares the rows of a batch: for a single row its "
-            "gradient is 0 or not finite, and a private step computes the "
-            "gradient of each row alone. Put the rows to compare into one "
-            "record, as pairs, or name `owners`, whose rows stay together."
-        )
+        raise ValueError(_COMPARES)
 
 
 def seeds_of(network):

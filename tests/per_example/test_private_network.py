@@ -455,9 +455,23 @@ def standardized(y, pred):
     return ops.mean(ops.square(y - pred[:, 0])) / ops.std(y)
 
 
-@pytest.mark.parametrize("loss", [contrast, standardized])
-def test_a_loss_that_only_compares_rows_is_refused(loss):
-    """Such a fit charged its budget, and learned from noise alone."""
+def spread(y, pred):
+    errors = ops.square(ops.cast(y, pred.dtype) - pred[:, :1])
+    return errors + 0.1 * ops.var(pred)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        contrast,
+        standardized,
+        spread,
+        lambda y, p: keras.losses.dice(y, p[:, :1]),
+    ],
+)
+def test_a_loss_that_compares_rows_is_refused(loss):
+    """Such a fit charged its budget, and learned from noise alone, or
+    something else than the loss says."""
     given, private = callback(), fm.make_private(network())
     private.compile("sgd", loss)
     with pytest.raises(ValueError, match="compares the rows of a batch"):
