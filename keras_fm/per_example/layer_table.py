@@ -1,8 +1,10 @@
 """A table of how each layer of a model would be trained with privacy."""
 
 import keras
+from keras import ops
 
 from keras_fm.per_example import ghost_layers, mended, recurrent_map
+from keras_fm.per_example.record_map import shaped
 
 FAST, ALONE, CHANGE = "fast", "record by record", "must change"
 
@@ -17,14 +19,43 @@ def _shown(holder):
         yield from [layer, *inner] if own or not inner else inner
 
 
+def _fast(model, layers):
+    """The layers with a map. Of a model with inputs of known shape, those that
+    a record uses once."""
+    found = [v for v in layers if ghost_layers.may_be_ghost(v)]
+    given = getattr(model, "inputs", None) or []
+    known = [
+        v for v in given if None not in v.shape[1:] and v.dtype != "string"
+    ]
+    if not given or len(known) < len(given):
+        return found
+
+    sequential = isinstance(model, keras.Sequential)
+
+    def run(training):
+        x = keras.tree.map_structure(
+            lambda v: ops.zeros((1, *v.shape[1:]), v.dtype),
+            given[0] if sequential else model.input,
+        )
+        held = [(v, v.value) for v in model.variables]
+        with keras.StatelessScope(held, collect_losses=True):
+            model(x, training=training)
+
+    used = ghost_layers.found_in(
+        model, lambda training: shaped(lambda: run(training))
+    )
+    used = {id(ghost.layer) for ghost in used}
+    return [v for v in found if id(v) in used]
+
+
 def check(model):
     """Shows how `keras_fm.make_private` trains each layer of a model.
 
     This uses no data and no budget. A layer is *fast* if its gradient norms are
     computed without forming the gradients. It is *record by record* if the
     gradient of each record is formed, as for a layer that a record uses several
-    times, which the table does not know. (On TensorFlow, if the model has a
-    recurrent layer and any layer is not fast, this holds for all layers.) It
+    times (not known of a subclassed model). On TensorFlow, if the model has a
+    recurrent layer and any layer is not fast, this holds for all layers. It
     *must change* if it mixes the records of a batch, or changes weights in a
     call.
 
@@ -55,16 +86,14 @@ def check(model):
         )
     must = mended.must_change(model)
     layers = list(dict.fromkeys(_shown(model)))
-    alone = ghost_layers.has_loops(model) and not all(
-        ghost_layers.may_be_ghost(v) for v in layers if v.trainable_weights
-    )
+    fast = {id(v) for v in _fast(model, layers)}
+    fast |= {id(v) for v in layers if not v.trainable_weights}
+    alone = ghost_layers.has_loops(model) and len(fast) < len(layers)
     rows = [("layer", "kind", "trained")]
     for layer in layers:
         if any(layer is other for other in must):
             how = CHANGE
-        elif alone or (
-            layer.trainable_weights and not ghost_layers.may_be_ghost(layer)
-        ):
+        elif alone or id(layer) not in fast:
             how = ALONE
         else:
             how = FAST

@@ -480,7 +480,7 @@ def chosen_for(trainer, clip, example, piece=None, expected=None):
     _tried(plain, example, training=True)
     ghosts = ghost_layers.found_in(
         trainer.model,
-        lambda training: _shaped(lambda: plain.loss_of_one(example, training)),
+        lambda training: shaped(lambda: plain.loss_of_one(example, training)),
     )
     ghosts = _read_once(made, ghosts, example)
     ways = [made("together", ghosts)]
@@ -675,7 +675,7 @@ def _tried(made, example, training=False):
         made.training, made.piece = True, piece
 
 
-def _shaped(function):
+def shaped(function):
     """Calls a function for its side effects. On JAX, where single operations
     are slow, with shapes only."""
     if keras.backend.backend() == "jax":

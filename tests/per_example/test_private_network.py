@@ -394,6 +394,14 @@ def test_the_table_shows_the_layers_inside_other_layers():
     assert "record by record" in fm.check(keras.Sequential([body, last]))
 
 
+def test_the_table_knows_layers_that_a_record_uses_twice():
+    given, twice = keras.Input((4,)), L.Dense(4, name="twice")
+    model = keras.Model({"a": given}, L.Dense(2)(twice(twice(given))))
+    _, first, last = fm.check(model).splitlines()
+    assert first.split()[:2] == ["twice", "Dense"]
+    assert first.endswith("record by record") and last.endswith("fast")
+
+
 @pytest.mark.once
 def test_a_copy_keeps_weights_of_layers_that_are_built():
     """A sequential model without an input is not built, its layers may be."""
