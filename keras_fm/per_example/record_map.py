@@ -29,7 +29,7 @@ from keras_fm.per_example.clipping import scales
 HELD = 2**25
 # If pieces have a fixed shape: the fewest records of a piece, and the part of a
 # large batch that it is. Pieces of padding alone are skipped.
-_FEWEST, _PART = 16, 8
+_FEWEST, _PART = 8, 8
 KEY_DTYPE = sum_noise.DTYPE
 # The least cosine between derivatives that have one direction, and the part of
 # the longest one that counts as none.
