@@ -77,12 +77,36 @@ def lora():
     return transformer(rank=4)
 
 
-def lstm():
+def lstm(kind=layers.LSTM):
     return Sequential(
         [
             Input((LENGTH,), dtype="int32"),
             layers.Embedding(TOKENS, 64),
-            layers.LSTM(64),
+            kind(64),
             layers.Dense(10),
         ]
     )
+
+
+class OwnLSTM(layers.LSTM):
+    """A layer of one's own: its calls may differ from Keras'."""
+
+
+class OwnDense(layers.Dense):
+    """The same."""
+
+
+def own_lstm():
+    return lstm(OwnLSTM)
+
+
+def own_dense():
+    hidden = OwnDense(300, activation="relu")
+    return Sequential([Input((784,)), hidden, OwnDense(10)])
+
+
+def shared():
+    """A layer that a record uses twice."""
+    given, twice = Input((784,)), layers.Dense(300, activation="relu")
+    hidden = layers.Dense(300, activation="relu")(given)
+    return Model(given, layers.Dense(10)(twice(twice(hidden))))

@@ -59,7 +59,13 @@ _NETWORKS = {
     "transformer": (networks.transformer, 64),
     "lstm": (networks.lstm, 64),
     "lora": (networks.lora, 64),
+    # The gradient of each record is formed.
+    "own_lstm": (networks.own_lstm, 64),
+    "own_dense": (networks.own_dense, 64),
+    "shared": (networks.shared, 64),
 }
+# Where others are not measured.
+_ALONE = ("own_lstm", "own_dense", "shared")
 
 
 def peak():
@@ -161,6 +167,8 @@ def main(_):
         for method in methods:
             key = (backend, method, name)
             if results.has(*key) or (name, method[:6]) == ("lora", "Opacus"):
+                continue
+            if name in _ALONE and method != "keras_fm":
                 continue
             try:
                 row = results.measure(
