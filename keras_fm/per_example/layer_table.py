@@ -32,18 +32,17 @@ def _fast(model, layers):
 
     sequential = isinstance(model, keras.Sequential)
 
-    def run(training):
+    def run():
         x = keras.tree.map_structure(
             lambda v: ops.zeros((1, *v.shape[1:]), v.dtype),
             given[0] if sequential else model.input,
         )
         held = [(v, v.value) for v in model.variables]
         with keras.StatelessScope(held, collect_losses=True):
-            model(x, training=training)
+            # Private layers that learn first refuse to train here.
+            model(x, training=False)
 
-    used = ghost_layers.found_in(
-        model, lambda training: shaped(lambda: run(training))
-    )
+    used = ghost_layers.found_in(model, lambda _: shaped(run))
     used = {id(ghost.layer) for ghost in used}
     return [v for v in found if id(v) in used]
 
