@@ -42,7 +42,8 @@ def _fast(model, layers):
             # Private layers that learn first refuse to train here.
             model(x, training=False)
 
-    used = ghost_layers.found_in(model, lambda _: shaped(run))
+    # JAX would not call the same function again.
+    used = ghost_layers.found_in(model, lambda _: shaped(lambda: run()))
     used = {id(ghost.layer) for ghost in used}
     return [v for v in found if id(v) in used]
 
