@@ -52,20 +52,21 @@ _REPEATS = flags.DEFINE_integer(
 _ROW = flags.DEFINE_list("row", None, "One row: method, model.")
 
 # Of every network: who builds it, and how many records a step expects.
-_NETWORKS = {
+_COMPARED = {
     "dense": (networks.dense, 1024),
     "cnn": (networks.cnn, 256),
     "resnet": (networks.resnet, 64),
     "transformer": (networks.transformer, 64),
     "lstm": (networks.lstm, 64),
     "lora": (networks.lora, 64),
-    # The gradient of each record is formed.
+}
+# The gradient of each record is formed. Others are not measured here.
+_FORMED = {
     "own_lstm": (networks.own_lstm, 64),
     "own_dense": (networks.own_dense, 64),
     "shared": (networks.shared, 64),
 }
-# Where others are not measured.
-_ALONE = ("own_lstm", "own_dense", "shared")
+_NETWORKS = _COMPARED | _FORMED
 
 
 def peak():
@@ -168,7 +169,7 @@ def main(_):
             key = (backend, method, name)
             if results.has(*key) or (name, method[:6]) == ("lora", "Opacus"):
                 continue
-            if name in _ALONE and method != "keras_fm":
+            if name in _FORMED and method != "keras_fm":
                 continue
             try:
                 row = results.measure(

@@ -24,10 +24,9 @@ def _fast(model, layers):
     a record uses once."""
     found = [v for v in layers if ghost_layers.may_be_ghost(v)]
     given = getattr(model, "inputs", None) or []
-    known = [
-        v for v in given if None not in v.shape[1:] and v.dtype != "string"
-    ]
-    if not given or len(known) < len(given):
+    if not given or any(
+        None in v.shape[1:] or v.dtype == "string" for v in given
+    ):
         return found
 
     sequential = isinstance(model, keras.Sequential)
@@ -54,10 +53,10 @@ def check(model):
     This uses no data and no budget. A layer is *fast* if its gradient norms are
     computed without forming the gradients. It is *record by record* if the
     gradient of each record is formed, as for a layer that a record uses several
-    times (not known of a subclassed model). On TensorFlow, if the model has a
-    recurrent layer and any layer is not fast, this holds for all layers. It
-    *must change* if it mixes the records of a batch, or changes weights in a
-    call.
+    times (seen only if the model has inputs of known shape). On TensorFlow,
+    if the model has a recurrent layer and any layer is not fast, this holds for
+    all layers. It *must change* if it mixes the records of a batch, or changes
+    weights in a call.
 
     Args:
         model: a built Keras model, or the result of `make_private`.

@@ -489,8 +489,10 @@ class PrivateNetwork(keras.Model):
             given: the `GivenRecords` of a fit.
             example: `(x, y)` of made-up records.
         """
-        trainer = self if given.owners is None else OwnerLoss(self)
-        if given.owners is None and self.loss is not None:
+        trainer = self
+        if given.owners is not None:
+            trainer = OwnerLoss(self)
+        elif self.loss is not None:
             record_map.check_rows(self, example)
         return record_map.chosen_for(
             trainer, self.clip, example, self.physical, given.batch_size

@@ -7,7 +7,7 @@ import numpy as np
 
 from keras_fm.per_example import direct_ops as ops
 
-# From so many channels TensorFlow copies rows of windows fast.
+# With so many channels TensorFlow copies windows faster row by row.
 _MANY = 8
 # Columns of an unfolded input that are multiplied at a time.
 COLUMNS = 64
@@ -50,7 +50,7 @@ class Windows:
 
         For every column of a window, the entries of all image rows are cut out
         at once. The rows of the windows are then views of these, without
-        copies. The order of the columns is that of `in_order`.
+        copies. `in_order` brings their coefficients into a kernel's order.
         """
         padded = ops.pad(inputs, [(0, 0), *self._pads, (0, 0)])
         down, (high, wide) = self.strides[0], self.outputs
