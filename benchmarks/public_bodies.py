@@ -19,6 +19,7 @@ import importlib.util
 import pathlib
 import time
 
+import joblib
 import numpy as np
 from absl import app, flags
 from results_file import ResultsFile
@@ -30,24 +31,40 @@ flags.mark_flag_as_required("cache")
 EPSILONS, DELTA, ROUNDS = (1.0, 3.0, 8.0), 1e-5, (1, 40)
 
 
-def images(cache):
+def kept(function, name, x):
+    """Features of records, from a file of this name if there is one."""
+    path = pathlib.Path(_CACHE.value, f"{name}_{joblib.hash(x)}.npy")
+    if not path.exists():
+        np.save(path, np.asarray(function(x), np.float32))
+    return np.load(path)
+
+
+def images():
     import keras_fm as fm
 
     data = fm.datasets.load("cifar10")
     # The loader gives 0 to 1, the body rounds 0 to 255.
     body = fm.pretrained.efficientnet_lite0((32, 32, 3), size=96)
+
+    def of_body(x):
+        return body.predict(x, batch_size=128, verbose=0)
+
     return [
-        (cache.extract(body, (255 * x).round().astype("uint8")), y)
+        (kept(of_body, "efficientnet", (255 * x).round().astype("uint8")), y)
         for x, y in data
     ]
 
 
-def sentences(cache):
+def sentences():
     page = of_page("sentences", cells=3)
     found = []
     for part in ("train", "test"):
         texts, groups = page["posts"](part)
-        h = cache.extract(page["features"], texts, name=page["NAME"])
+
+        def alone(texts):
+            return np.stack([page["features"](text) for text in texts])
+
+        h = kept(alone, "minilm", texts)
         found.append((h, np.array([page["GROUPS"].index(v) for v in groups])))
     return found
 
@@ -107,16 +124,14 @@ def prepared(h, scaled):
 
 
 def main(_):
-    import keras_fm as fm
 
     results = ResultsFile(
         _OUT.value, "public_bodies", ("data", "rounds", "epsilon")
     )
-    cache = fm.feature_cache.FeatureCache(_CACHE.value)
     for name, load in {"images": images, "sentences": sentences}.items():
         if _ONLY.value not in (None, name):
             continue
-        (h, y), (h_test, y_test) = load(cache)
+        (h, y), (h_test, y_test) = load()
         h, h_test = np.array(h), np.array(h_test)
         y, y_test, scaled = np.ravel(y), np.ravel(y_test), name == "images"
         if not results.has(name, 0, None):

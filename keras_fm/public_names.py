@@ -36,7 +36,6 @@ MODULES = {
     "datasets": "datasets",
     "estimators": "estimators",
     "evaluation": "evaluation",
-    "feature_cache": "public.feature_cache",
     "features": "public.features",
     "filters": "papers.pcdbn.filters",
     "gathered_rounds": "kernel.access.gathered_rounds",

@@ -1,5 +1,6 @@
 """Queries: statistics of the records that a release uses, and sensitivities."""
 
+from keras_fm.core.column_moments import ColumnMomentsQuery
 from keras_fm.core.second_moment import SecondMomentQuery
 from keras_fm.evaluation.choice_query import ChoiceQuery
 from keras_fm.evaluation.evaluation_query import EvaluationQuery
@@ -19,7 +20,6 @@ from keras_fm.papers.pcdbn.patch_clusters import PatchClustersQuery
 from keras_fm.papers.pcdbn.patch_moments import PatchMomentQuery
 from keras_fm.per_example.step_query import LayerCoefficientsQuery
 from keras_fm.preprocessing.column_histogram import ColumnHistogramQuery
-from keras_fm.preprocessing.column_moments import ColumnMomentsQuery
 
 __all__ = [
     "CrossEntropyQuery",

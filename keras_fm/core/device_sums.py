@@ -133,8 +133,8 @@ def _add(found, h, y=None):
     targets = summation.on_grid(targets, steps[1]) / steps[1]
     check = _random(h.shape[1] + targets.shape[1])
     rounding = bounds_lib.ROUNDING.get(h.dtype, 2e-2)
-    # Squares of larger numbers may overflow.
-    largest = 1e150 if found.clip else query.feature_bound * (1 + rounding)
+    # Longer rows are for the host, which refuses or scales them back.
+    largest = query.feature_bound * (1 + rounding)
     least = 0.0 if query.nonnegative else -np.inf
     limits = np.array([query.feature_bound, largest, least, steps[0]])
     sent = h if h.dtype == np.float32 else h.astype(np.float64)

@@ -7,6 +7,7 @@ from scipy import special
 from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 
+from keras_fm.estimators import discriminants
 from keras_fm.estimators.private_estimator import PrivateEstimator
 from keras_fm.heads.private_dense import PrivateDense
 from keras_fm.heads.rounds import Rounds
@@ -16,10 +17,9 @@ from keras_fm.kernel.access import columns
 from keras_fm.kernel.ledger.ledger import Ledger
 
 OBSERVED = "observed"
-# Of one release: the constant feature, so large that noise and ridge hardly
-# move the share of a rare class, and the least probability. Chosen on made-up
-# tables.
-_CONSTANT, _LEAST = 0.2, 0.01
+# The constant feature of one release, so large that noise and ridge hardly move
+# the share of a rare class. Chosen on made-up tables.
+_CONSTANT = 0.3
 
 
 class PrivateClassifier(ClassifierMixin, PrivateEstimator):
@@ -144,7 +144,8 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
             rounds=rounds,
             class_weight=self._weights(found),
             perturbed_loss=rounds is None,
-            bias_feature=_CONSTANT if self._is_line(units, rounds) else None,
+            clip=True,
+            bias_feature=None if rounds or self.delta == 0 else _CONSTANT,
             name="private_dense",
             **known,
         )
@@ -200,17 +201,21 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
 
     # Predicting ----------------------------------------------------------
 
-    def _is_line(self, units, rounds):
-        """Whether noisy sums of one release learn two classes: the probability
-        of the second is then a line."""
-        return units == 1 and rounds is None and self.delta != 0
+    def _found(self, head, release, n):
+        if "quadratic" not in release.statistics:
+            return {"_logits": None}
+        weights = head.augmented_weights()
+        return {
+            "_logits": discriminants.of_release(
+                release, weights, head.bias_feature, n
+            )
+        }
 
     def _meant(self, outputs):
-        head = self.model_.layers[-1]
-        if not self._is_line(head.units, head.rounds):
+        if self._logits is None:
             return outputs
-        # The loss about 0 is that of least squares, 1/2 + z/4.
-        return special.logit(np.clip(0.5 + outputs / 4, _LEAST, 1 - _LEAST))
+        matrix, offset = self._logits
+        return outputs @ matrix + offset
 
     def decision_function(self, X: Any) -> np.ndarray:
         """Logits `(n, M)`; for two classes `(n,)`, those of the second."""
@@ -219,8 +224,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probabilities `(n, M)` in the order of `classes_`: the sigmoid or
-        softmax of the logits. They are not calibrated. Those of two classes
-        from one release are least squares, at least 0.01."""
+        softmax of the logits. They are not calibrated."""
         found = self.decision_function(X)
         if found.ndim == 1:
             return np.stack([special.expit(-found), special.expit(found)], 1)

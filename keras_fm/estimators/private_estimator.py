@@ -16,7 +16,11 @@ from keras_fm.evaluation import parts_by_hash
 from keras_fm.evaluation.evaluation_query import IN_SAMPLE, Evaluation
 from keras_fm.evaluation.private_evaluation import REST, private_evaluate
 from keras_fm.kernel import checks
-from keras_fm.kernel.budget import PrivacyBudget, check_delta_given
+from keras_fm.kernel.budget import (
+    Neighbours,
+    PrivacyBudget,
+    check_delta_given,
+)
 from keras_fm.kernel.ledger.ledger import BudgetExceededError, Ledger
 from keras_fm.training.private_model import PrivateModel
 
@@ -73,6 +77,11 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
             which become attributes of the fitted estimator.
         """
 
+    def _found(self, head, release, n):
+        """What predictions need of the release of `n` records, as
+        attributes."""
+        return {}
+
     def _notes(self, facts):
         """Lines of the statement about a fit, from the facts of `_learned`."""
         return ()
@@ -106,18 +115,13 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
             held_out = parts_by_hash.is_held_out(X, y, self.held_out, owners)
         x, y = self._checked(X, y)
         y, head, loss, facts = self._learned(y, self._known_of_features())
-        model = keras.Sequential(
-            [
-                keras.Input((x.shape[1],)),
-                *self._map_of_columns(x.shape[1]),
-                head,
-            ]
-        )
-        # The release sets the weights before the only step; it keeps them.
-        model.compile("sgd", loss, run_eagerly=True)
         ledger = self._shared.take(
             self.ledger, budget, self.neighbours, unit.name
         )
+        columns = self._map_of_columns(x.shape[1], ledger.neighbours)
+        model = keras.Sequential([keras.Input((x.shape[1],)), *columns, head])
+        # The release sets the weights before the only step; it keeps them.
+        model.compile("sgd", loss, run_eagerly=True)
         notes = [*self._notes(facts)]
         if held_out is not None:
             if ledger.neighbours.replaces:
@@ -155,6 +159,7 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
                 f"each fold of cross_val_score. Received: fits={self.fits}"
             )
         self.model_, self._shared.ledger = model, ledger
+        facts |= self._found(head, private.release, len(x))
         self.__dict__.update(facts, held_out_=self.held_out)
         return self
 
@@ -239,11 +244,13 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
             )
         return TableColumns(self.columns)
 
-    def _map_of_columns(self, width):
+    def _map_of_columns(self, width, neighbours):
         table = self._table
         if table is not None and self.features is None:
             return [keras.layers.Rescaling(table.scale)]
-        return public_map.layers(self.features, self.bounds, width)
+        labels = neighbours is Neighbours.REPLACE_LABEL
+        released = not (labels or self.rounds)
+        return public_map.layers(self.features, self.bounds, width, released)
 
     def _known_of_features(self):
         """An L1 bound for encoded columns, which are sparse. After `features`

@@ -1,4 +1,5 @@
-"""The public map of a table: from columns to features in the unit ball."""
+"""The map of a table: from columns to features of which most are in the unit
+ball."""
 
 import keras
 import numpy as np
@@ -6,16 +7,23 @@ import numpy as np
 from keras_fm.core.private_part import PrivatePart
 from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import checks
+from keras_fm.preprocessing.private_normalization import PrivateNormalization
 from keras_fm.public.normalization_layer import NormalizationLayer
 
+# The unit ball's radius, in lengths of a typical row of scaled columns.
+_LENGTH = 1.25
+# Rows outside are scaled back as a whole, so no column needs a limit.
+_NO_LIMIT = 1e6
 
-def layers(features, bounds, num_columns):
-    """Layers from a record's columns to features of L2 norm at most 1.
+
+def layers(features, bounds, num_columns, released):
+    """Layers from a record's columns to features.
 
     Args:
         features: `None`, a layer, several, or a function that returns them.
         bounds: `None`, or `(low, high)`, public.
         num_columns: int.
+        released: whether means and scales of columns may be released.
 
     Returns:
         list of layers; those that may learn are new.
@@ -31,8 +39,13 @@ def layers(features, bounds, num_columns):
                 "column (numbers, or one for each column). It is never "
                 "computed from the records. Received: bounds=None"
             )
-        # Fits all of the box [-1, 1]^d into the ball; nothing is clipped.
-        return [*found, keras.layers.Rescaling(num_columns**-0.5)]
+        if not released:
+            # Fits all of the box [-1, 1]^d into the ball.
+            return [*found, keras.layers.Rescaling(num_columns**-0.5)]
+        return [
+            PrivateNormalization(bounds, limit=_NO_LIMIT),
+            keras.layers.Rescaling(1 / (_LENGTH * num_columns**0.5)),
+        ]
     return [*found, *_made(features), NormalizationLayer(mode="ball")]
 
 

@@ -23,6 +23,16 @@ _RESIDUALS = 2.0**-24, 2.0**-48
 _INEXACT, _MOST_PRODUCTS = 1e-4, 300
 
 
+def check_count(n):
+    """Refuses more records than the proof covers."""
+    if n > MOST_RECORDS:
+        raise ValueError(
+            f"A perturbed loss takes at most {MOST_RECORDS} records: it holds "
+            "them in memory, and its proof covers no more. Nothing of them "
+            "was released."
+        )
+
+
 class Records:
     """Records in memory. They are private: never save or print them.
 
@@ -51,12 +61,7 @@ class Records:
             ValueError: if there are more than `MOST_RECORDS`.
         """
         self._read.append((self._grid.narrow(rows), labels))
-        if sum(len(y) for _, y in self._read) > MOST_RECORDS:
-            raise ValueError(
-                f"A perturbed loss takes at most {MOST_RECORDS} records: it "
-                "holds them in memory, and its proof covers no more. Nothing "
-                "was released."
-            )
+        check_count(sum(len(y) for _, y in self._read))
 
     def _blocks(self):
         """Rows and labels in blocks that one exact sum can take."""

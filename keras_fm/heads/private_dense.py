@@ -16,7 +16,9 @@ from keras_fm.heads import (
     claims,
     class_weights,
     coefficient_noise,
+    exact_minimum,
     perturbed_loss,
+    target_window,
     whitening,
 )
 from keras_fm.heads.gradient_query import GradientQuery
@@ -60,8 +62,8 @@ class PrivateDense(ReleasedLayer):
             is the weight of a constant feature `bias_feature`.
         bias_feature: float > 0, the constant's value. A larger value means
             less noise on the bias and more on the rest. `None` is 0.1 for
-            classes and labels. For numbers it is `feature_bound`, because
-            their mean is rarely in the middle of their bounds.
+            classes and labels. For numbers it is `feature_bound` with
+            `rounds`, and half of it without.
         feature_bound: float, public bound C on the L2 norm of an input.
         feature_l1_bound: `None`, or a public bound on the L1 norm of an input
             as well. If at most s entries are not zero it is sqrt(s) C. It
@@ -73,7 +75,7 @@ class PrivateDense(ReleasedLayer):
             them at the release instead of refused.
         quadratic_scale: float > 0, how much of the noise A takes (see
             `keras_fm.queries.QuadraticQuery`). `None` is 1. For numbers it is
-            C / sqrt(M), if that is larger: A and S then weigh the same.
+            2 C / sqrt(M), if that is larger.
         rounds: `None` for one release, or a `keras_fm.Rounds` (an int R stands
             for `Rounds(rounds=R)`): R rounds within the same budget.
         kernel_initializer, bias_initializer: initializers.
@@ -81,8 +83,10 @@ class PrivateDense(ReleasedLayer):
             for one output), `"binary_cross_entropy"` (every output is a
             separate label, 0 or 1) or `"squared_error"` (numbers).
         target_bounds: for numbers only, and needed for them: public
-            `(low, high)` for all, or one such pair for each output. The
-            objective scales them to [-1, 1]; outputs are in their unit.
+            `(low, high)` for all, or one such pair for each output. Outputs
+            are in their unit. One release first spends a fifth of the layer's
+            budget on moments of the numbers, and then uses numbers in a
+            window about their mean.
         class_weight: for classes only: `None`, a dict from classes to public
             numbers (1 for a class that is left out), or `"balanced"`, which
             releases counts of the classes with a twentieth of the layer's
@@ -170,11 +174,12 @@ class PrivateDense(ReleasedLayer):
                 f"it out. Received: rounds={rounds}, loss={loss!r}"
             )
         if bias_feature is None:
-            bias_feature = self.feature_bound if numbers else 0.1
+            of_numbers = self.feature_bound * (1.0 if rounds else 0.5)
+            bias_feature = of_numbers if numbers else 0.1
         self.bias_feature = checks.positive("bias_feature", bias_feature)
         if quadratic_scale is None and rounds is None:
-            both = self.objective_bound / self.units**0.5
-            quadratic_scale = max(1.0, both) if numbers else 1.0
+            most = 2 * self.objective_bound / self.units**0.5
+            quadratic_scale = max(1.0, most) if numbers else 1.0
         self.quadratic_scale = checks.optional(
             checks.positive, "quadratic_scale", quadratic_scale
         )
@@ -383,6 +388,9 @@ class PrivateDense(ReleasedLayer):
         if self._balanced:
             weights = objective.class_weights
             expected = dataclasses.replace(expected, class_weights=weights)
+        elif self._windows:
+            window = getattr(objective, "target_bounds", self.target_bounds)
+            expected = dataclasses.replace(expected, target_bounds=window)
         if objective != expected:
             raise ValueError(
                 f"The release is not one of layer '{self.name}', which "
@@ -396,14 +404,20 @@ class PrivateDense(ReleasedLayer):
             known = {}
             if self.loss == "squared_error" and self.use_bias:
                 known["constant"] = self.bias_feature
+                if objective.target_bounds != self.target_bounds:
+                    known["unsure"] = target_window.UNSURE
             hessian, minimiser = release.minimise(ridge_factor, **known)
             # The objective per record; n is estimated from the release.
             n = release.estimated_records()
             linear = objective.linear_coefficients(release.linear)
-            curved = np.vdot(minimiser, hessian @ minimiser)
-            offset = np.vdot(linear, minimiser) + objective.curvature * curved
-            offset /= n
+            curved = objective.curvature * (hessian @ minimiser)
+            offset = np.sum((linear + curved) * minimiser, axis=0) / n
             hessian = hessian / n
+            if self._windows:
+                minimiser, offset = self._unwindowed(
+                    minimiser, offset, objective.target_bounds
+                )
+            offset = np.sum(offset)
         self.set_release(hessian, minimiser, offset, ledger.to_json())
         if made is not None:
             self.set_augmented_weights(made)
@@ -418,6 +432,11 @@ class PrivateDense(ReleasedLayer):
         return self.class_weight == class_weights.BALANCED
 
     @property
+    def _windows(self):
+        numbers = self.target_bounds is not None
+        return numbers and self.use_bias and self.rounds is None
+
+    @property
     def _whitens(self):
         return self.rounds is not None and self.rounds.whitening > 0
 
@@ -425,12 +444,16 @@ class PrivateDense(ReleasedLayer):
         first = [class_weights.NAME] * self._balanced
         if self._whitens:
             first.append(f"{self.name} (second moment)")
+        if self._windows:
+            first.append(f"{self.name} (targets)")
         return [*first, self.name]
 
     def split_share(self):
         first = [class_weights.SHARE] * self._balanced
         if self._whitens:
             first.append(self.rounds.whitening)
+        if self._windows:
+            first.append(target_window.SHARE)
         return [*first, 1 - sum(first)]
 
     @property
@@ -461,7 +484,10 @@ class PrivateDense(ReleasedLayer):
             pure = self.perturbed_loss and not reading.ledger.budget.delta
             if pure and not (any(unit.values()) or public_features):
                 query = self._whole_loss()
+                exact_minimum.check_count(reading.known_units or 0)
                 more["carry_out"] = reading.minimise
+            if self._windows:
+                first, more = self._windowed(reading, unit)
             return [*first, self._planned(reading, query, **more)]
         reading.check_rounds(f"`rounds` of layer '{self.name}'")
         if public_features:
@@ -530,6 +556,57 @@ class PrivateDense(ReleasedLayer):
             ),
         ]
 
+    def _windowed(self, reading, unit):
+        """The release of moments of the numbers, and what the next one does
+        with them."""
+        bounds, found = self.target_bounds, []
+        name, _ = self.release_names()
+
+        def moments():
+            for features, y, *owners in reading.labelled(self):
+                # A wrong record must fail before the ledger is charged.
+                self.check_features(features)
+                t = bounds_lib.numbers(y, len(features), bounds, self.clip)
+                yield t, None, *owners
+
+        def learn(release):
+            found.append(
+                target_window.window(release, bounds, self.num_features)
+            )
+            reading.releases[name] = release
+
+        def read():
+            low, high = np.array(found[-1]).T
+            least, most = np.array(bounds).T
+            edges = np.maximum(low, least), np.minimum(high, most)
+            for features, y, *owners in reading.labelled(self):
+                yield features, np.clip(y, *edges), *owners
+
+        def prepare(planned):
+            query = dataclasses.replace(planned.query, target_bounds=found[-1])
+            return dataclasses.replace(planned, query=query)
+
+        first = PlannedRelease(
+            name=name,
+            query=target_window.query(self.units, **unit),
+            read=moments,
+            learn=learn,
+        )
+        return [first], {"read": read, "prepare": prepare}
+
+    def _unwindowed(self, minimiser, offset, window):
+        """Weights and values of the objective for numbers that
+        `target_bounds` scale, from those for numbers that a window scales."""
+        (low, high), (own_low, own_high) = (
+            np.array(pairs).T for pairs in (window, self.target_bounds)
+        )
+        share = (high - low) / (own_high - own_low)
+        minimiser = minimiser * share
+        moved = (low + high - own_low - own_high) / (own_high - own_low)
+        minimiser[-1] += moved / self.bias_feature
+        most = self._kind.at_zero
+        return minimiser, share**2 * (offset + most) - most
+
     def _planned(self, reading, query, **more):
         given = {
             "read": functools.partial(reading.labelled, self),
@@ -542,6 +619,12 @@ class PrivateDense(ReleasedLayer):
     def _descend(self, known, rounds, expected, stddev):
         start = np.zeros((self.num_features, self.units))
         return self.rounds.descend(rounds, start, expected, stddev, **known)
+
+    def check_features(self, features):
+        """Refuses features, with the constant entry, out of bounds."""
+        bounds_lib.checked_features(
+            features, self.num_features, self.objective_bound, self.clip
+        )
 
     def check_labels(self, y, n):
         """Refuses labels outside the classes, and numbers out of bounds."""
@@ -607,6 +690,12 @@ class PrivateDense(ReleasedLayer):
         self.kernel.assign(weights[: self.input_dim])
         if self.use_bias:
             self.bias.assign(weights[-1] * self.bias_feature)
+
+    def augmented_weights(self):
+        """Weights for augmented features, `(m, units)`, NumPy."""
+        return np.array(
+            ops.convert_to_numpy(self._weights_in_objective()), np.float64
+        )
 
     def _weights_in_objective(self):
         kernel = ops.convert_to_tensor(self.kernel)

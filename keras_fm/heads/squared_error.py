@@ -105,7 +105,7 @@ def bounds_in_words(bounds):
 class SquaredErrorRelease(HeadRelease):
     """The release of a `SquaredErrorQuery`: its noisy statistics A and S."""
 
-    def minimise(self, ridge_factor=0.5, constant=None):
+    def minimise(self, ridge_factor=0.5, constant=None, unsure=1 / 3):
         """Post-processing: weights from the release and public numbers alone.
         They are the closer to zero, the larger the noise is.
 
@@ -120,6 +120,8 @@ class SquaredErrorRelease(HeadRelease):
                 edge, where A is not shrunk.
             constant: `None`, or the value of the last feature, the same for
                 every record.
+            unsure: variance of the mean of the numbers before the release:
+                1/3 if it may be anywhere in [-1, 1].
 
         Returns:
             `(hessian, minimiser)` as in `QuadraticRelease.minimise`.
@@ -135,16 +137,15 @@ class SquaredErrorRelease(HeadRelease):
             centre, mean = second[:-1, -1] / scaled, linear[-1] / scaled
             bound = max(self.query.feature_bound**2 - constant**2, _TINY)
             centre /= max(1.0, np.linalg.norm(centre) / bound**0.5)
-            # Numbers in [-1, 1]: a mean of variance 1/3 before the release.
-            unsure = (noise + 2 * entry * (mean / constant) ** 2) / scaled**2
-            mean = np.clip(mean / (1 + 3 * unsure), -1.0, 1.0)
+            error = (noise + 2 * entry * (mean / constant) ** 2) / scaled**2
+            mean = np.clip(mean / (1 + error / unsure), -1.0, 1.0)
             linear = linear[:-1] - n * np.outer(centre, mean)
             second = second[:-1, :-1] - n * np.outer(centre, centre)
         values, vectors = np.linalg.eigh(second)
         values, kept = _without_noise(values, entry)
         # Standard deviations of a weight, uniform up to the largest: one that
-        # explains a tenth of what numbers of this mean can vary.
-        most = n / (10 * max(values.sum(), _TINY)) * (1 - mean**2) + _TINY
+        # explains a twentieth of what numbers of this mean can vary.
+        most = n / (20 * max(values.sum(), _TINY)) * (1 - mean**2) + _TINY
         prior = np.geomspace(1e-5, 1.0, 24)[:, None, None] * most
         values = (values + kept * ridge_factor * self.noise_edge())[:, None]
         means = (mean / (constant or 1.0)) ** 2

@@ -282,6 +282,15 @@ def project_to_ball(h, bound, clip=False, l1_bound=None):
     return rows
 
 
+def share_within(rows, h):
+    """How long the rows of `project_to_ball` are, over those it got, `(n, 1)`;
+    1 if only their rounding was removed."""
+    rounding = ROUNDING.get(np.asarray(h).dtype, 2e-2)
+    before = summation.lengths(np.array(h, dtype=np.float64, order="C"))
+    share = summation.lengths(rows) / np.maximum(before, np.finfo(float).tiny)
+    return np.where(share < 1 - rounding, share, 1.0)[:, None]
+
+
 def _scale_rows(rows, norms, bound, clip, rounding, name):
     outside = norms > bound
     if not outside.any():

@@ -498,7 +498,9 @@ class QuadraticQuery(OwnedSumQuery):
             y: what `targets` takes.
             owners: `(n,)` ids, needed if `grouped`: all records of an owner
                 in one batch, next to each other.
-            clip: whether rows outside the bound are scaled back.
+            clip: whether rows outside the bound are scaled back. Their
+                targets are, too: such a record is fitted no worse, it only
+                counts less.
             exact: whether features and targets are cut to a grid
                 (`sums.on_grid`), on which sums over up to `exact_rows`
                 records have no rounding.
@@ -509,6 +511,8 @@ class QuadraticQuery(OwnedSumQuery):
         """
         rows = self._check_features(h, clip)
         targets = self.targets(y, len(rows), clip)
+        if clip:
+            targets = targets * bounds_lib.share_within(rows, h)
         rows, targets = self._weighed(rows, targets)
         if not len(rows):
             return statistics
@@ -577,13 +581,8 @@ class QuadraticQuery(OwnedSumQuery):
         return tuple(summation.grid_step(bound) for bound in bounds)
 
     def _check_features(self, h, clip):
-        rows = bounds_lib.checked_features(
-            h,
-            self.num_features,
-            self.feature_bound,
-            clip,
-            self.feature_l1_bound,
-        )
+        within = self.feature_bound, clip, self.feature_l1_bound
+        rows = bounds_lib.checked_features(h, self.num_features, *within)
         if self.nonnegative and rows.min(initial=0.0) < 0:
             raise ValueError(
                 "At least one feature is negative, but the layer declares "

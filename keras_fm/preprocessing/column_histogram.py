@@ -12,11 +12,11 @@ from functools import partial
 
 import numpy as np
 
+from keras_fm.core.column_moments import checked_columns
 from keras_fm.kernel import checks
 from keras_fm.kernel.ledger.noisy_statistics import Release, released_as
 from keras_fm.kernel.query import OwnedSumQuery
 from keras_fm.kernel.sums import by_unit
-from keras_fm.preprocessing.column_moments import checked_columns
 
 # A tail within this many standard deviations of its noise counts as empty:
 # hardly one of hundreds of empty tails exceeds it.

@@ -4,11 +4,11 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_fm.core.column_moments import ColumnMomentsQuery
 from keras_fm.core.planned_release import PlannedRelease
 from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import checks
 from keras_fm.preprocessing.column_histogram import ColumnHistogramQuery
-from keras_fm.preprocessing.column_moments import ColumnMomentsQuery
 from keras_fm.preprocessing.proven_map import ProvenMap
 
 

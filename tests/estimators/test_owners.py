@@ -61,7 +61,7 @@ def test_folds_by_owner_share_one_budget():
     )
     assert scores.mean() > 0.8
     ledger = model[-1]._shared.ledger
-    assert len(ledger.entries) == 2 and ledger.unit.startswith("one owner")
+    assert len(ledger.entries) == 4 and ledger.unit.startswith("one owner")
 
 
 def test_rows_and_owners_do_not_mix(tmp_path):
@@ -72,7 +72,7 @@ def test_rows_and_owners_do_not_mix(tmp_path):
     model.fit(X, X[:, 0], owners=OWNERS)
     with pytest.raises(ValueError, match="unit of the ledger"):
         model.fit(X, X[:, 0])
-    assert len(fm.Ledger.open(path).entries) == 1
+    assert len(fm.Ledger.open(path).entries) == 3
     model.fit(X, X[:, 0], owners=OWNERS)
     with pytest.raises(ValueError, match="`owners` must hold one id"):
         made().fit(X, Y, owners=OWNERS[:-1])

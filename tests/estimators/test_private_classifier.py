@@ -56,8 +56,10 @@ def numbers(epsilon=1e3, **kwargs):
 @pytest.mark.once
 def test_a_fit_costs_what_its_ledger_says():
     model = made(2.0).fit(X, Y)
-    (entry,) = model.ledger_.entries
-    assert entry.name == "private_dense" and entry.guarantee == "proven"
+    moments, entry = model.ledger_.entries
+    assert "(column moments)" in moments.name
+    assert entry.name == "private_dense"
+    assert moments.guarantee == entry.guarantee == "proven"
     epsilon = model.ledger_.epsilon()
     assert epsilon == pytest.approx(2.0, rel=1e-3) and epsilon <= 2.0
     assert f"(epsilon = {epsilon:.6g}, delta = 1e-05)" in model.report()
@@ -68,7 +70,7 @@ def test_a_fit_costs_what_its_ledger_says():
     assert "Write `fits=k`" in words and "fits=1" in words
     assert "\n" not in words and len(words) < 200
     assert caught.value.__context__ is None
-    assert len(model.ledger_.entries) == 1
+    assert len(model.ledger_.entries) == 2
 
 
 @pytest.mark.once
@@ -96,7 +98,7 @@ def test_every_fold_is_charged():
     scores = cross_val_score(model, X, Y, cv=3, error_score="raise")
     assert scores.mean() > 0.8
     model.fit(X, Y)
-    assert len(model.ledger_.entries) == 4
+    assert len(model.ledger_.entries) == 8
     assert 0.9e3 < model.ledger_.epsilon() <= 1e3
     with pytest.raises(fm.BudgetExceededError):
         clone(model).fit(X, Y)
@@ -124,7 +126,7 @@ def test_a_search_is_charged_for_every_fit():
 def test_other_terms_than_those_of_the_ledger_are_refused(tmp_path):
     path = str(tmp_path / "privacy.json")
     made(2.0, ledger=path).fit(X, Y)
-    assert len(fm.Ledger.open(path).entries) == 1
+    assert len(fm.Ledger.open(path).entries) == 2
     with pytest.raises(fm.BudgetExceededError):
         made(2.0, ledger=path).fit(X, Y)
     with pytest.raises(ValueError, match="budget"):

@@ -23,7 +23,7 @@ def test_it_learns_numbers(rounds):
     assert model.score(X, Y) > 0.8
     assert model.predict(X).shape == (300,)
     entries = model.ledger_.entries
-    assert len(entries) == (2 if rounds else 1)
+    assert len(entries) == (2 if rounds else 3)
     assert {entry.guarantee for entry in entries} == {"proven"}
     assert model.ledger_.epsilon() <= 20
 

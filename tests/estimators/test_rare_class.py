@@ -28,11 +28,15 @@ def made(epsilon=2.0, **kwargs):
 
 
 def test_a_rare_class_is_found():
-    """At epsilon 2, where one release of plain rows finds few (recall 0.1, give
-    or take 0.07 from fit to fit). Recall 0.88 varies by 0.01, and the precision
-    that is lost, 0.03, by 0.012: bounds are six deviations away."""
+    """At epsilon 2. One release of plain rows has recall 0.72, give or take
+    0.01 from fit to fit, at the precision without privacy, give or take 0.004.
+    Of rounds, recall 0.88 varies by 0.01, and the precision that is lost, 0.03,
+    by 0.012: bounds are six deviations away."""
     plain = made().predict(MORE)
-    assert recall_score(TRUE, plain, pos_label="yes") < 0.5
+    recall = recall_score(TRUE, plain, pos_label="yes")
+    assert 0.66 < recall < 0.78
+    kept = precision_score(TRUE, plain, pos_label="yes") - free(recall)
+    assert kept > -0.03
     said = made(rounds=60, class_weight={"no": 0.2}).predict(MORE)
     recall = recall_score(TRUE, said, pos_label="yes")
     assert recall >= 0.7
@@ -40,18 +44,16 @@ def test_a_rare_class_is_found():
 
 
 def test_probabilities_of_one_release_know_how_rare_a_class_is():
-    """Their log-loss is 0.14, give or take 0.005, where the base rate's is
-    0.22 and logits of the approximate loss had 0.22 to 0.26. Private
-    evaluation, with noise of 0.005, sees the same."""
+    """Their log-loss is 0.064, give or take 0.002, where that without privacy
+    is 0.062 and the base rate's 0.22. Private evaluation, with noise of 0.005,
+    sees the same."""
     model = made(evaluation=0.5)
     p = model.predict_proba(MORE)
     np.testing.assert_array_equal(
         model.classes_[p.argmax(axis=1)], model.predict(MORE)
     )
-    assert p.min() == pytest.approx(0.01)
     loss = log_loss(TRUE == "yes", p[:, 1])
-    rate = np.full(len(TRUE), np.mean(TRUE == "yes"))
-    assert loss < log_loss(TRUE == "yes", rate) - 0.02
+    assert loss < 0.08
     found = model.private_score(X, Y, metrics="log_loss")
     assert found.mean("log_loss").value == pytest.approx(loss, abs=0.05)
 
@@ -85,7 +87,7 @@ def test_a_threshold_for_a_recall_is_released_and_paid_for():
 
 def test_balanced_classes_are_paid_for_and_said():
     model = made(class_weight="balanced", evaluation=0.1)
-    counts, head = model.ledger_.entries
+    _, counts, head = model.ledger_.entries
     assert counts.name == "counts of classes"
     assert "weights of classes: released" in head.notes
     model.private_score(X, Y)
@@ -93,6 +95,6 @@ def test_balanced_classes_are_paid_for_and_said():
     said = model.predict(MORE)
     assert recall_score(TRUE, said, pos_label="yes") > 0.7
     other = made(class_weight={"yes": 10.0, "no": 5.0})
-    assert "(0.5, 1)" in other.ledger_.entries[0].uses
+    assert "(0.5, 1)" in other.ledger_.entries[1].uses
     with pytest.raises(ValueError, match="must name labels"):
         made(class_weight={"maybe": 2.0})

@@ -99,10 +99,12 @@ def test_the_loss_of_a_fit_is_the_released_objective():
     made = model()
     callback = private(1e6, guarantee=fm.Proven(ridge_factor=0.0))
     loss = made.fit(X, Y, verbose=0, callbacks=[callback]).history["loss"][-1]
-    t = (Y - [10, 2]) / [20, 2]
-    z = (made.predict(X, verbose=0) - [10, 2]) / [20, 2]
-    wanted = np.mean(np.sum((t - z) ** 2, axis=1)) / 2
-    wanted += (2 - np.mean(np.sum(t**2, axis=1))) / 2
+    low, high = np.array(callback.release.query.target_bounds).T
+    half, own = (high - low) / 2, np.array([20, 2])
+    wrong = (made.predict(X, verbose=0) - Y) / own
+    wanted = np.mean(np.sum(wrong**2, axis=1)) / 2
+    t = (Y - (low + high) / 2) / half
+    wanted += np.sum((half / own) ** 2 * (1 - np.mean(t**2, axis=0))) / 2
     assert loss == pytest.approx(wanted, abs=0.02)
 
 
@@ -110,7 +112,7 @@ def test_relevance_of_numbers():
     callback = private(4.0)
     made = model(fm.layers.RelevanceScaling(name="scaling"))
     made.fit(X, Y, verbose=0, callbacks=[callback])
-    assert len(callback.ledger.entries) == 3
+    assert len(callback.ledger.entries) == 4
 
 
 def test_a_release_from_elsewhere():
@@ -137,7 +139,7 @@ def test_a_release_from_elsewhere():
     layer.learn(released, ledger)
     layer.learn(released, ledger, start=np.zeros((6, 2)))
     assert layer.is_released and not array(layer.kernel).any()
-    other = head(target_bounds=(0, 99))
+    other = head(bias_feature=0.3)
     other.build((None, 5))
     with pytest.raises(ValueError, match="not one of layer"):
         other.learn(released, ledger)
@@ -161,3 +163,63 @@ def test_the_published_form_is_of_classes():
             X, Y, verbose=0,
             callbacks=[private(guarantee=fm.Published(lot="data"))],
         )  # fmt: skip
+
+
+# The window of one release ---------------------------------------------------
+
+
+def narrow(epsilon, y, bounds=(0, 1000), **kwargs):
+    made = model(units=1, target_bounds=bounds, clip=True, **kwargs)
+    callback = private(epsilon, data=(X, y))
+    made.fit(X, y, verbose=0, callbacks=[callback])
+    return made, callback
+
+
+def test_numbers_far_from_the_middle_of_wide_bounds_are_found():
+    """Bounds a hundred times as wide as the numbers. Its error at epsilon 5 is
+    a tenth of what noise for the whole bounds leaves."""
+    y = 100 + Y[:, :1]
+    made, callback = narrow(5.0, y)
+    low, high = callback.release.query.target_bounds[0]
+    assert low < y.mean() < high and high - low < 500
+    found = made.predict(X, verbose=0)
+    assert np.abs(found - y).mean() < 20
+    moments, sums = callback.ledger.entries
+    assert moments.name == "head (targets)" and sums.name == "head"
+    shares = [e.mechanism["noise_multiplier"] ** -2 for e in (moments, sums)]
+    assert shares[0] / sum(shares) == pytest.approx(0.2, rel=0.02)
+    assert callback.ledger.epsilon() <= 5
+
+
+def test_the_window_is_all_of_the_bounds_with_noise_alone():
+    _, callback = narrow(1e-3, 100 + Y[:, :1])
+    low, high = callback.release.query.target_bounds[0]
+    assert high - low > 800
+
+
+def test_without_much_noise_no_number_is_cut_off():
+    """Skewed counts keep their mean."""
+    y = np.minimum(np.random.default_rng(0).gamma(0.2, 50, (N, 1)), 1000)
+    made, callback = narrow(1e5, y)
+    assert callback.release.query.target_bounds[0][1] >= y.max()
+    assert made.predict(X, verbose=0).mean() == pytest.approx(
+        y.mean(), rel=0.02
+    )
+
+
+def test_a_wrong_record_fails_before_the_first_charge():
+    for x, y in ((X, Y * np.inf), (X, Y * 100), (X * np.nan, Y)):
+        callback = private(1.0, data=(x, y))
+        with pytest.raises(ValueError):
+            model().fit(X, Y, verbose=0, callbacks=[callback])
+        assert not callback.ledger.entries
+
+
+@pytest.mark.parametrize("neighbours", ["replace_one", "replace_label"])
+def test_the_window_is_released_under_other_relations(neighbours):
+    ledger = fm.Ledger(fm.PrivacyBudget(50.0, 1e-6), neighbours=neighbours)
+    made = model()
+    made.fit(X, Y, verbose=0, callbacks=[PrivateModel(ledger, data=(X, Y))])
+    assert [e.name for e in ledger.entries] == ["head (targets)", "head"]
+    assert {str(e.neighbours) for e in ledger.entries} == {neighbours}
+    assert np.abs(made.predict(X, verbose=0) - Y)[:, 0].mean() < 5

@@ -239,7 +239,7 @@ PERTURBED = [PerturbedLossQuery.proof]
 
 def test_a_pure_classifier_minimises_the_loss_itself(tmp_path):
     model = classifier().fit(X, Y)
-    assert asked(model) == PERTURBED
+    assert asked(model)[1:] == PERTURBED
     assert model.score(X, Y) > 0.9
     assert model.ledger_.epsilon() == 8.0
     assert np.mean(model.predict_proba(X).max(axis=1)) > 0.7
@@ -253,10 +253,10 @@ def test_a_pure_classifier_minimises_the_loss_itself(tmp_path):
 def test_weights_and_other_relations_are_covered():
     model = classifier(neighbours="replace_one", class_weight="balanced")
     model.fit(X, Y)
-    assert asked(model)[1:] == PERTURBED
+    assert asked(model)[2:] == PERTURBED
     assert model.score(X, Y) > 0.8
-    one, other = (e.mechanism["epsilon"] for e in model.ledger_.entries)
-    assert one + other == pytest.approx(8.0)
+    spent = sum(e.mechanism["epsilon"] for e in model.ledger_.entries)
+    assert spent == pytest.approx(8.0)
 
 
 @pytest.mark.parametrize(

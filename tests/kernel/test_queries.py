@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from neighbours import NORMS, contribution, labels_alone
 
+from keras_fm.core.column_moments import ColumnMomentsQuery
 from keras_fm.core.second_moment import SecondMomentQuery
 from keras_fm.evaluation.evaluation_query import EvaluationQuery
 from keras_fm.heads.cross_entropy import CrossEntropyQuery
@@ -27,7 +28,6 @@ from keras_fm.papers.dpa.reconstruction import ReconstructionQuery
 from keras_fm.papers.pcdbn.patch_clusters import PatchClustersQuery
 from keras_fm.papers.pcdbn.patch_moments import PatchMomentQuery
 from keras_fm.preprocessing.column_histogram import ColumnHistogramQuery
-from keras_fm.preprocessing.column_moments import ColumnMomentsQuery
 
 N = 40
 

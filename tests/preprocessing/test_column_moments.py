@@ -20,12 +20,12 @@ from neighbours import (
     shares,
 )
 
-from keras_fm.kernel.mechanisms import GaussianMechanism
-from keras_fm.preprocessing.column_moments import (
+from keras_fm.core.column_moments import (
     SQUARE_WEIGHT,
     ColumnMomentsQuery,
     ColumnMomentsRelease,
 )
+from keras_fm.kernel.mechanisms import GaussianMechanism
 
 
 def domain(d, missing, places=1):
@@ -193,10 +193,14 @@ def test_means_and_scales_are_those_of_numpy():
 def test_a_scale_is_never_below_what_the_noise_lets_see():
     query = ColumnMomentsQuery(num_columns=2, missing=True)
     z = np.tile([0.25, np.nan], (100, 1))
-    means, scales = release_of(query, z, 2.0).means_and_scales()
-    stddev = 2.0 * query.sensitivity("l2", neighbours="add_remove")
-    np.testing.assert_allclose(means, [0.25, 0.0], atol=1e-12)
-    np.testing.assert_allclose(scales, [math.sqrt(stddev / 100), 1.0])
+    found = release_of(query, z, 2.0)
+    means, scales = found.means_and_scales()
+    unsure = found.noise_of_means()
+    np.testing.assert_allclose(means, [0.25 / (1 + 3 * unsure[0] ** 2), 0.0])
+    # The standard deviation is 0, and its noise hides that.
+    assert unsure[0] < scales[0] < 4 * unsure[0]
+    # Nothing but noise: as if spread evenly over [-1, 1].
+    assert scales[1] == pytest.approx(math.sqrt(2 / 3), rel=0.01)
     means, scales = release_of(query, z).means_and_scales()
     assert np.isfinite(means).all() and (scales > 0).all()
 

@@ -14,8 +14,8 @@ from layer_checks import (
 
 import keras_fm as fm
 from keras_fm.callbacks import PrivateModel
+from keras_fm.core.column_moments import ColumnMomentsRelease
 from keras_fm.layers import PrivateNormalization
-from keras_fm.preprocessing.column_moments import ColumnMomentsRelease
 
 RNG = np.random.default_rng(0)
 BOUNDS = ([0.0, -1.0, 100.0], [10.0, 1.0, 300.0])

@@ -27,8 +27,9 @@ COUNT_WEIGHT, SQUARE_WEIGHT = math.sqrt(0.5), math.sqrt(2.0)
 # Several places of one record are summed in integers, in these steps.
 _STEPS = 2.0**20
 _MOST_PLACES = 2**22
-# The least variance.
-_LEAST_VARIANCE = 1e-12
+# The least variance; that of values spread evenly, and how sure it is (chosen
+# on made-up tables).
+_LEAST_VARIANCE, _VARIANCE, _SURE = 1e-12, 1 / 3, 0.15
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -226,16 +227,25 @@ class ColumnMomentsRelease(Release):
     def means_and_scales(self):
         """Mean and standard deviation of every column, in units of [-1, 1].
 
-        A variance below the resolution of the noise is raised to it, by a rule
-        on the release and public numbers.
+        Moments are weighed against those of values spread evenly over
+        [-1, 1]: with noise alone the scale is theirs. A mean that noise hides
+        makes its scale larger.
 
         Returns:
-            tuple of arrays `(d,)`; means in [-1, 1], scales in (0, 1].
+            tuple of arrays `(d,)`; means in [-1, 1], scales > 0.
         """
         counts, sums, squares = self.statistics.values()
         counts = np.maximum(counts, 1.0)
-        means = np.clip(sums / counts, -1.0, 1.0)
-        second = np.clip(squares / counts + 0.5, 0.0, 1.0)
+        noise = self.noise_of_means() ** 2
+        trust = 1 / (1 + noise / _VARIANCE)
+        means = np.clip(trust * sums / counts, -1.0, 1.0)
+        found = np.maximum(squares / counts + 0.5 - means**2, _LEAST_VARIANCE)
+        error = noise / 2 + 4 * means**2 * noise
+        found = (found * _SURE**2 + _VARIANCE * error) / (_SURE**2 + error)
+        return means, np.sqrt(found + trust * noise)
+
+    def noise_of_means(self):
+        """Standard deviation of the noise on the mean of a column."""
+        counts, *_ = self.statistics.values()
         noise = self.mechanism.coordinate_variance(self.query.size)
-        floor = np.clip(math.sqrt(noise) / counts, _LEAST_VARIANCE, 1.0)
-        return means, np.sqrt(np.clip(second - means**2, floor, 1.0))
+        return math.sqrt(noise) / np.maximum(counts, 1.0)
