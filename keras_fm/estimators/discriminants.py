@@ -9,6 +9,8 @@ affine map of them (linear discriminant analysis; Hastie, Tibshirani and Buja
 
 import numpy as np
 
+from keras_fm.heads.squared_error import without_noise
+
 # The largest squared correlation of outputs and classes, the least probability
 # of a class, the least share of a variance that is no noise. Chosen on made-up
 # tables.
@@ -45,7 +47,8 @@ def of_release(release, weights, constant, n):
     unsure = error**0.5 / (constant * n)
     # Variance of the outputs, less what noise of the sums adds to it.
     values, vectors = np.linalg.eigh(second / n - np.outer(mean, mean))
-    spread = np.sqrt(np.maximum(values, 0))[:, None] * vectors.T
+    values, _ = without_noise(values, entry / n**2)
+    spread = np.sqrt(values)[:, None] * vectors.T
     varied = spread @ weights
     values, vectors = np.linalg.eigh(varied.T @ varied)
     ridged, _ = release.minimise()
@@ -78,4 +81,11 @@ def of_release(release, weights, constant, n):
     if not several:
         turn = np.array([[-1.0, 1.0]])
         matrix, offset = turn @ matrix @ turn.T, turn @ offset
-    return matrix / 4, offset
+    matrix = matrix / 4
+    if several:
+        # Noise moves outputs alike, but logits of rare classes most: with much
+        # noise the outputs are better.
+        trust = max(0.0, 1 - 3 * classes * unsure)
+        matrix = trust * matrix + (1 - trust) * np.eye(classes)
+        offset = trust * offset
+    return matrix, offset

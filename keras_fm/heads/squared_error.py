@@ -142,7 +142,7 @@ class SquaredErrorRelease(HeadRelease):
             linear = linear[:-1] - n * np.outer(centre, mean)
             second = second[:-1, :-1] - n * np.outer(centre, centre)
         values, vectors = np.linalg.eigh(second)
-        values, kept = _without_noise(values, entry)
+        values, kept = without_noise(values, entry)
         # Standard deviations of a weight, uniform up to the largest: one that
         # explains a twentieth of what numbers of this mean can vary.
         most = n / (20 * max(values.sum(), _TINY)) * (1 - mean**2) + _TINY
@@ -163,7 +163,7 @@ class SquaredErrorRelease(HeadRelease):
         return hessian, np.vstack([weights, constant_weight])
 
 
-def _without_noise(values, entry):
+def without_noise(values, entry):
     """Eigenvalues of a noisy A as they were before the noise, and the kept
     share of their variance. `entry` is the variance of an entry's noise.
 

@@ -17,7 +17,7 @@ from neighbours import (
 )
 
 from keras_fm.core.quadratic_release import QuadraticRelease
-from keras_fm.heads.squared_error import SquaredErrorQuery, _without_noise
+from keras_fm.heads.squared_error import SquaredErrorQuery, without_noise
 from keras_fm.kernel import mechanisms
 from keras_fm.kernel.budget import PrivacyBudget
 from keras_fm.kernel.ledger.ledger import Ledger
@@ -241,12 +241,12 @@ def test_eigenvalues_are_freed_of_what_the_noise_adds():
         noise = rng.normal(size=true.shape)
         # Variance 4 of an entry, 8 on the diagonal.
         found = np.linalg.eigvalsh(true + (noise + noise.T) * 2**0.5)
-        freed, kept = _without_noise(found, 4.0)
+        freed, kept = without_noise(found, 4.0)
         before.append(found - np.sort(np.diag(true)))
         after.append(freed - np.sort(np.diag(true)))
         assert 0 < kept < 1 and np.all(freed >= 0)
     assert np.mean(np.square(after)) < 0.5 * np.mean(np.square(before))
-    same, kept = _without_noise(np.arange(3.0), 0.0)
+    same, kept = without_noise(np.arange(3.0), 0.0)
     np.testing.assert_allclose(same, np.arange(3.0))
     assert kept == pytest.approx(1.0)
 
