@@ -301,6 +301,10 @@ keras.Model(inputs, h).save("pretrained.keras")
     "docs/large_data": Given(
         before={
             1: """
+x, *_ = given((64,))
+body = keras.Sequential([keras.layers.Dense(4)])
+""",
+            2: """
 features, labels, _ = given((64,))
 features /= 8.0
 layer = head().get_layer("head")
@@ -310,7 +314,7 @@ everything_that_was_sent = [
 ]
 send_to_the_first = len
 """,
-            2: """
+            3: """
 rounds = fm.Rounds(rounds=3, clip=0.1, learning_rate=4.0)
 layer = head(use_bias=False, rounds=rounds).get_layer("head")
 objective = layer.objective()

@@ -45,8 +45,10 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
             Needed with `epsilon`; there is no default. With 0 (pure epsilon)
             a fit releases weights instead of sums. `rounds` need more than 0.
         bounds: `(low, high)`, the public range of the columns: numbers, or
-            one for each column. Values outside are clipped. Optional with
-            `features`; leave it out with `columns`.
+            one for each column. Values outside are clipped. One release
+            scales the columns by released means and deviations, for a tenth
+            of its budget. Optional with `features`; leave it out with
+            `columns`.
         classes: all possible labels, a list of strings, integers or booleans.
             `"observed"` takes the labels in y: you then declare that it is
             public which labels occur, and the statement repeats it. An
@@ -224,7 +226,8 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probabilities `(n, M)` in the order of `classes_`: the sigmoid or
-        softmax of the logits. They are not calibrated."""
+        softmax of the logits. They are not calibrated. Logits of one release
+        are those of a linear discriminant analysis of the released sums."""
         found = self.decision_function(X)
         if found.ndim == 1:
             return np.stack([special.expit(-found), special.expit(found)], 1)

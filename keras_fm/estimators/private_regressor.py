@@ -23,7 +23,8 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):
             rounds.
         target_bounds: `(low, high)`, the public range of the numbers to
             predict. Numbers outside are clipped to it, and so are
-            predictions. The noise is proportional to `high - low`.
+            predictions. One release first finds their mean and deviation:
+            the noise of that is proportional to `high - low`.
 
     Attributes:
         model_: the Keras model, from columns to numbers.

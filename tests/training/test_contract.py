@@ -102,13 +102,14 @@ class Kind:
         ).history
 
 
+WINDOW = "head (targets)", "head"
 KINDS = {
     "one release": Kind(stack, ("head",)),
     "labels alone": Kind(stack, ("head",), neighbours="replace_label"),
     "rounds": Kind(lambda **k: stack(rounds=3, **k), ("head",)),
-    "numbers": Kind(numbers, ("head",), y=0.5 * Y, loss="mse"),
+    "numbers": Kind(numbers, WINDOW, y=0.5 * Y, loss="mse"),
     "numbers alone": Kind(
-        numbers, ("head",), y=0.5 * Y, loss="mse", neighbours="replace_label"
+        numbers, WINDOW, y=0.5 * Y, loss="mse", neighbours="replace_label"
     ),
     "numbers, rounds": Kind(
         lambda **k: numbers(rounds=3, **k),
