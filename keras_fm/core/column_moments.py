@@ -83,10 +83,11 @@ class ColumnMomentsQuery(OwnedSumQuery):
     def uses(self):
         """What a release of this query uses of the records, in words."""
         counted = "present values" if self.missing else "records"
+        several = "s" * (self.num_columns > 1)
         return (
             f"number of {counted}, sums and sums of squares of "
-            f"{self.num_columns} columns, each within public bounds, once"
-            + self._unit_in_words()
+            f"{self.num_columns} column{several}, each within public bounds, "
+            "once" + self._unit_in_words()
         )
 
     # Statistics ----------------------------------------------------------

@@ -81,7 +81,7 @@ class SquaredErrorQuery(QuadraticObjective, QuadraticQuery):
     def uses(self):
         """What a release of this objective uses of the records, in words."""
         return self._uses(
-            "t = y scaled to [-1, 1] from the public bounds "
+            "t = y scaled to [-1, 1] from "
             f"{bounds_in_words(self.target_bounds)}"
         )
 
