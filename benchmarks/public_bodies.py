@@ -124,7 +124,6 @@ def prepared(h, scaled):
 
 
 def main(_):
-
     results = ResultsFile(
         _OUT.value, "public_bodies", ("data", "rounds", "epsilon")
     )

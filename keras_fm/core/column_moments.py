@@ -27,8 +27,7 @@ COUNT_WEIGHT, SQUARE_WEIGHT = math.sqrt(0.5), math.sqrt(2.0)
 # Several places of one record are summed in integers, in these steps.
 _STEPS = 2.0**20
 _MOST_PLACES = 2**22
-# The least variance; that of values spread evenly, and how sure it is (chosen
-# on made-up tables).
+# The least variance; that of values spread evenly, and how sure it is.
 _LEAST_VARIANCE, _VARIANCE, _SURE = 1e-12, 1 / 3, 0.15
 
 

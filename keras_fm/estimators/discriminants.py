@@ -12,8 +12,8 @@ import numpy as np
 from keras_fm.heads.squared_error import without_noise
 
 # The largest squared correlation of outputs and classes, the least probability
-# of a class, the least share of a variance that is no noise. Chosen on made-up
-# tables.
+# of a class, the least share of a variance that is no noise. Chosen with a look
+# at made-up tables and at those of docs/results/tables.md.
 _MOST, _LEAST, _KEPT = 0.95, 1e-3, 0.05
 # The least number of whole records that all of them may count for.
 _COUNTED = 0.1
@@ -42,6 +42,7 @@ def of_release(release, weights, constant, n):
     n = np.clip(counted, _COUNTED * n, n)
     mean, shares = second[:, -1] / (constant * n), linear[-1] / (constant * n)
     mean[-1] = constant
+    # No mean is longer than the longest row.
     mean *= min(1.0, release.query.feature_bound / np.linalg.norm(mean))
     error = noise + entry * np.square(weights).sum(axis=0).mean()
     unsure = error**0.5 / (constant * n)
@@ -80,12 +81,9 @@ def of_release(release, weights, constant, n):
     offset -= matrix @ centre
     if not several:
         turn = np.array([[-1.0, 1.0]])
-        matrix, offset = turn @ matrix @ turn.T, turn @ offset
-    matrix = matrix / 4
-    if several:
-        # Noise moves outputs alike, but logits of rare classes most: with much
-        # noise the outputs are better.
-        trust = max(0.0, 1 - 3 * classes * unsure)
-        matrix = trust * matrix + (1 - trust) * np.eye(classes)
-        offset = trust * offset
-    return matrix, offset
+        return turn @ matrix @ turn.T / 4, turn @ offset
+    # Noise moves outputs alike, but logits of rare classes most: with much
+    # noise the outputs are better.
+    trust = max(0.0, 1 - 3 * classes * unsure)
+    matrix = trust * matrix / 4 + (1 - trust) * np.eye(classes)
+    return matrix, trust * offset

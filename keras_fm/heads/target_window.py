@@ -12,8 +12,8 @@ import numpy as np
 
 from keras_fm.core.column_moments import ColumnMomentsQuery
 
-# Of the layer's budget. These constants were chosen on made-up tables
-# (docs/proofs/squared_error.md).
+# Of the layer's budget. docs/proofs/squared_error.md says on which tables these
+# constants were chosen.
 SHARE = 0.2
 # Half of the window, in standard deviations, and how much noise may make it
 # wider, which cuts off less.

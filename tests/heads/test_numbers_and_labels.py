@@ -1,5 +1,7 @@
 """Output layers that predict numbers, or several labels."""
 
+import math
+
 import keras
 import numpy as np
 import pytest
@@ -223,3 +225,26 @@ def test_the_window_is_released_under_other_relations(neighbours):
     assert [e.name for e in ledger.entries] == ["head (targets)", "head"]
     assert {str(e.neighbours) for e in ledger.entries} == {neighbours}
     assert np.abs(made.predict(X, verbose=0) - Y)[:, 0].mean() < 5
+
+
+@pytest.mark.parametrize(
+    "neighbours", ["add_remove", "replace_one", "replace_label"]
+)
+def test_the_noise_of_the_moments_is_the_noise_charged(neighbours):
+    """Of 800 numbers in the middle of their bounds, whose sums are noise alone;
+    15 % off less than once in a million runs."""
+    ledger = fm.Ledger(fm.PrivacyBudget(1.0, 1e-6), neighbours=neighbours)
+    y = np.zeros((N, 800), "float32")
+    callback = PrivateModel(ledger, data=(X, y))
+    made = model(units=800, target_bounds=(-1, 1))
+    made.fit(X, y, verbose=0, callbacks=[callback])
+    moments = callback.releases["head (targets)"]
+    entry, sums = ledger.entries
+    assert moments.statistics["sums"].std() == pytest.approx(
+        entry.build_mechanism().stddev, rel=0.15
+    )
+    change = math.sqrt(3 * 800 + 1) / 2**0.5
+    if neighbours != "add_remove":
+        change = 2 * math.sqrt(800)
+    assert entry.mechanism["sensitivity"] == pytest.approx(change)
+    assert sums.name == "head"

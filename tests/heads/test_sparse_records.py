@@ -162,6 +162,36 @@ def test_records_outside_are_refused_or_scaled_back(kind, grouped):
         assert length <= query.sensitivity(norm, neighbours=relation)
 
 
+@pytest.mark.parametrize("nonnegative", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("l1", [None, 2.0])
+def test_records_that_are_scaled_back_move_sums_no_further(
+    kind, l1, nonnegative
+):
+    """Pairs of records of any length, whose targets are scaled with them."""
+    query = made(kind, l1, nonnegative)
+    rng = np.random.default_rng(0)
+
+    def added(v):
+        record = domain(query).arguments(v)
+        sums = query.accumulate(query.zero(), *record, clip=True)
+        return [query.pack(sums, norm) for norm in NORMS]
+
+    for _ in range(60):
+        first = np.append(rng.normal(size=M) * rng.exponential(2), 1.0)
+        second = np.append(rng.normal(size=M) * rng.exponential(2), -1.0)
+        if rng.random() < 0.5 or labels_alone(query):
+            second[:M] = first[:M]
+        if nonnegative:
+            first[:M], second[:M] = abs(first[:M]), abs(second[:M])
+        relation = "replace_label" if labels_alone(query) else "replace_one"
+        pairs = zip(NORMS.items(), added(first), added(second))
+        for (norm, order), one, other in pairs:
+            found = np.linalg.norm(one - other, order)
+            most = query.sensitivity(norm, neighbours=relation)
+            assert found <= most * (1 + 1e-12)
+
+
 def test_cutting_to_a_grid_keeps_the_bound():
     query = made("classes", 2.0)
     h = np.random.default_rng(0).normal(size=(50, M))
