@@ -60,13 +60,19 @@ _COMPARED = {
     "lstm": (networks.lstm, 64),
     "lora": (networks.lora, 64),
 }
-# The gradient of each record is formed. Others are not measured here.
-_FORMED = {
+# Layers of one's own, or used several times. Others are not measured here.
+_OWN = {
+    "own_dense": (networks.own_dense, 1024),
+    "own_cnn": (networks.own_cnn, 256),
+    "own_transformer": (networks.own_transformer, 64),
     "own_lstm": (networks.own_lstm, 64),
-    "own_dense": (networks.own_dense, 64),
-    "shared": (networks.shared, 64),
+    "own_cell": (networks.own_cell, 64),
+    "tied": (networks.tied, 1024),
+    "shared": (networks.shared, 1024),
+    "shared_cnn": (networks.shared_cnn, 256),
+    "two_texts": (networks.two_texts, 256),
 }
-_NETWORKS = _COMPARED | _FORMED
+_NETWORKS = _COMPARED | _OWN
 
 
 def peak():
@@ -169,7 +175,7 @@ def main(_):
             key = (backend, method, name)
             if results.has(*key) or (name, method[:6]) == ("lora", "Opacus"):
                 continue
-            if name in _FORMED and method != "keras_fm":
+            if name in _OWN and method != "keras_fm":
                 continue
             try:
                 row = results.measure(

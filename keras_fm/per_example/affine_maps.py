@@ -134,6 +134,8 @@ class CoefficientMap:
 
     # Numbers of a record that are kept between the two calls.
     held = 0
+    # Whether each use of the weights is at one place of a record.
+    has_few = False
 
     def squared_norm(self, inputs, delta):
         """`(n,)` squared Frobenius norms of the coefficients."""
@@ -149,6 +151,7 @@ class DenseMap(CoefficientMap):
     """
 
     names = ("kernel", "bias")
+    has_few = True
 
     def __init__(self, layer, input_shape):
         self.layer = layer
@@ -214,7 +217,8 @@ class ConvolutionMap(CoefficientMap):
 
     Args:
         layer: the layer: `Conv2D`, `Conv1D`, or `Dense` of several positions.
-        input_shape: shape of its input, without the batch.
+        input_shape: shape of its input, without the batch. Before it there may
+            be the number of images of a record.
         part: `None`, or a `Part` of another layer.
 
     Raises:
@@ -233,7 +237,7 @@ class ConvolutionMap(CoefficientMap):
         if part is not None:
             self.filters, self.use_bias = part.filters, part.use_bias
             self.padding, size, strides = "valid", (1, 1), (1, 1)
-            image = (1, math.prod(input_shape[:-1]))
+            images, image = 1, (1, math.prod(input_shape[:-1]))
         else:
             _check_options(layer)
             self.filters, self.padding = layer.filters, layer.padding
@@ -242,7 +246,8 @@ class ConvolutionMap(CoefficientMap):
             ones = (1,) * (2 - layer.rank)
             size = (*ones, *layer.kernel_size)
             strides = (*ones, *layer.strides)
-            image = (*ones, *input_shape[:-1])
+            images = math.prod(input_shape[: -layer.rank - 1])
+            image = (*ones, *input_shape[-layer.rank - 1 : -1])
         self.kernel_size, self.strides = size, strides
         self._is_product = math.prod(size) == math.prod(strides) == 1
         self._image_shape = (*image, self.channels)
@@ -254,11 +259,13 @@ class ConvolutionMap(CoefficientMap):
             outputs = input_shape[:-1]
         else:
             outputs = outputs[2 - layer.rank :]
+            outputs = (*input_shape[: -layer.rank - 1], *outputs)
         self.output_shape = (*outputs, self.filters)
-        self.positions = math.prod(outputs)
+        self.positions, self._images = math.prod(outputs), images
         # Products between positions need the unfolded input twice.
         unfolded = 2 * self.positions * (self.fan_in + self.filters)
         self._is_formed = unfolded >= self.fan_in * self.filters
+        self._is_formed &= self.positions > 1 or self.use_bias
         self.held = self.fan_in * self.filters * self._is_formed
 
     def _image(self, inputs):
@@ -306,16 +313,29 @@ class ConvolutionMap(CoefficientMap):
         coefficients if that is less work. Positions may cancel while their
         rounding errors do not, so an allowance is added.
         """
-        inputs = self._image(inputs)
         delta = ops.reshape(delta, (-1, self.positions, self.filters))
+        if self.positions == 1 and not self.use_bias:
+            # One outer product, in which nothing cancels.
+            read, returned = squared_length(inputs), squared_length(delta)
+            squared = (read + UNDERFLOW) * (returned + UNDERFLOW)
+            return squared, (self._image(inputs), delta)
         squared = self._without_cancelling(inputs, delta)
+        inputs = self._image(inputs)
         if self.use_bias:
             bias = ops.sum(delta, axis=1)
             squared = squared + squared_length(bias)
         if not self._is_formed:
             more = self._norm_by_products(inputs, delta)
             return squared + more, (inputs, delta)
-        blocks = self._blocks(inputs, delta)
+        shape = (-1, self.positions // self._images, self.filters)
+        blocks = self._blocks(inputs, ops.reshape(delta, shape))
+        if self._images > 1:
+            blocks = [
+                ops.sum(
+                    ops.reshape(v, (-1, self._images, *v.shape[1:])), axis=1
+                )
+                for v in blocks
+            ]
         for block in blocks:
             squared = squared + squared_length(block)
         return squared, (blocks, [bias] if self.use_bias else [])
@@ -335,9 +355,12 @@ class ConvolutionMap(CoefficientMap):
         )
 
     def _norm_by_products(self, inputs, delta):
+        parts = self._columns(inputs)
+        parts = (
+            ops.reshape(v, (-1, self.positions, v.shape[-1])) for v in parts
+        )
         between = sum(
-            ops.matmul(part, ops.transpose(part, (0, 2, 1)))
-            for part in self._columns(inputs)
+            ops.matmul(part, ops.transpose(part, (0, 2, 1))) for part in parts
         )
         returned = ops.matmul(delta, ops.transpose(delta, (0, 2, 1)))
         return joined(between, returned, self.fan_in + self.filters)

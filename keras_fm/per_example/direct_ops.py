@@ -30,6 +30,13 @@ def rows(value, start, size):
     return ops.slice(value, begin, (size, *value.shape[1:]))
 
 
+def segment_sum(values, segments, num_segments):
+    if keras.backend.backend() != "torch":
+        return ops.segment_sum(values, segments, num_segments=num_segments)
+    sums = values.new_zeros((num_segments, *values.shape[1:]))
+    return sums.index_add_(0, segments, values)
+
+
 def __getattr__(name):
     if keras.backend.backend() == "torch" and name in _SAME.split():
         import torch

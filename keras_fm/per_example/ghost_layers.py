@@ -14,7 +14,7 @@ import keras
 
 from keras_fm.per_example import affine_maps
 from keras_fm.per_example import direct_ops as ops
-from keras_fm.per_example.affine_maps import ConvolutionMap, Part
+from keras_fm.per_example.affine_maps import ConvolutionMap, DenseMap, Part
 from keras_fm.per_example.embedding_map import EmbeddingMap
 from keras_fm.per_example.formed_convolution import (
     DEPTHWISE,
@@ -35,19 +35,31 @@ _SCALES = tuple(
 )
 
 
+# Maps whose places may be of several uses.
+_SEVERAL = (ConvolutionMap, DenseMap, EmbeddingMap, ScaleMap)
+
+
 class GhostLayer:
-    """One layer that a record uses once, with its map.
+    """One layer with its map. Uses of one record are places, one use after the
+    other.
 
     Args:
         layer: the layer, built.
         input_shape, output_shape: of one record.
+        uses: how often a record uses it.
     """
 
-    def __init__(self, layer, input_shape, output_shape):
-        self.layer = layer
-        self._shape = tuple(output_shape)
+    def __init__(self, layer, input_shape, output_shape, uses=1):
+        self.layer, self.uses = layer, uses
+        self._shape, shape = tuple(output_shape), tuple(input_shape)
         self._before = None
-        self.map = self._map(tuple(input_shape))
+        if type(layer) in _SCALES:
+            self._before = unscaled(layer, shape)
+        self._of_one = self.map = self._map(shape)
+        if uses > 1:
+            if type(self.map) not in _SEVERAL:
+                raise ValueError("a map for one use")
+            self.map = self._map((uses, *shape))
         self.variables = weights_of(self.map.layer, self.map.names)
 
     def _map(self, shape):
@@ -69,7 +81,6 @@ class GhostLayer:
                 part=Part(filters=filters, use_bias=bias),
             )
         if kind in _SCALES:
-            self._before = unscaled(layer, shape)
             return ScaleMap(layer, shape)
         if kind is _L.PReLU:
             return RectifierMap(layer, shape)
@@ -93,25 +104,20 @@ class GhostLayer:
         """Shape of the probe of one record."""
         return tuple(self.map.output_shape)
 
-    def called(self, inputs, weights, probe, mask=None):
-        """Inputs of the map, and outputs of the layer. `probe` is a tensor that
-        is added to the outputs before activation, or a function of them. A mask
-        is for recurrent layers."""
+    def called(self, inputs, weights, probed, mask=None):
+        """Inputs of the map, and outputs of the layer. `probed` is a function
+        of the outputs before activation. A mask is for recurrent layers."""
         dtype = self.layer.compute_dtype
         weights = [ops.cast(w, dtype) for w in weights]
-
-        def probed(z):
-            return probe(z) if callable(probe) else z + ops.cast(probe, dtype)
-
         if type(self.layer) in RECURRENT:
             inputs = ops.cast(inputs, dtype)
             read, z = self.map.run(inputs, weights, probed, mask)
             return read, z if self.layer.return_sequences else z[:, -1]
         if self._before is not None:
             inputs = self._before(ops.cast(inputs, "float32"))
-        read = ops.reshape(inputs, (-1, *self.map.input_shape))
+        read = ops.reshape(inputs, (-1, *self._of_one.input_shape))
         given = read if self.reads_tokens else ops.cast(read, dtype)
-        z = probed(self.map.forward(given, weights))
+        z = probed(self._of_one.forward(given, weights))
         z = ops.reshape(z, (-1, *self._shape))
         activation = getattr(self.layer, "activation", None)
         return read, z if activation is None else activation(z)
@@ -192,7 +198,7 @@ def replaced_calls(functions):
 
 
 def found_in(network, run):
-    """The layers of a network that `run` uses once and that have a map.
+    """The layers of a network that `run` uses and that have a map.
 
     Args:
         network: a built Keras model.
@@ -237,14 +243,21 @@ def found_in(network, run):
     found = []
     for layer in layers:
         calls = met.get(id(layer), [])
-        if counts[id(layer)] != [1, 1]:
+        if not calls or len(set(counts[id(layer)])) > 1:
             continue
-        ((inputs, outputs, more),) = calls
-        shapes = [getattr(v, "shape", None) for v in (inputs, outputs)]
-        if more or None in shapes or shapes[0][0] != 1 or shapes[1][0] != 1:
+        shapes = {
+            tuple(tuple(getattr(v, "shape", ())) for v in call[:2])
+            for call in calls
+        }
+        (read, given), *others = shapes
+        if (
+            others
+            or any(more for *_, more in calls)
+            or (read[:1], given[:1]) != ((1,), (1,))
+        ):
             continue
         try:
-            ghost = GhostLayer(layer, shapes[0][1:], shapes[1][1:])
+            ghost = GhostLayer(layer, read[1:], given[1:], len(calls))
         except (ValueError, TypeError, AttributeError):
             continue
         whole = {id(v) for v in layer.trainable_variables}
@@ -283,8 +296,8 @@ def lowered(network, way):
     kinds = {_L.Embedding: _table}
     if keras.backend.backend() == "torch":
         kinds[_L.MaxPooling2D] = kinds[_L.AveragePooling2D] = _pooling
-    if way == "vmap":
-        kinds.update(_LOWERED.get(keras.backend.backend(), {}))
+    elif way == "vmap" and keras.backend.backend() == "tensorflow":
+        kinds.update(_BY_CHANNEL)
     return [
         (layer, kinds[type(layer)](layer))
         for layer in network._flatten_layers()
@@ -337,10 +350,3 @@ def _convolution(layer):
 
 
 _BY_CHANNEL = dict.fromkeys((*DEPTHWISE, *SEPARABLE), _convolution)
-_LOWERED = {
-    "tensorflow": _BY_CHANNEL,
-    "torch": {
-        **dict.fromkeys((_L.Conv1D, _L.Conv2D, _L.Conv3D), _convolution),
-        **_BY_CHANNEL,
-    },
-}

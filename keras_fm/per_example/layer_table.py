@@ -3,7 +3,12 @@
 import keras
 from keras import ops
 
-from keras_fm.per_example import ghost_layers, mended, recurrent_map
+from keras_fm.per_example import (
+    ghost_layers,
+    mended,
+    product_weights,
+    recurrent_map,
+)
 from keras_fm.per_example.record_map import shaped
 
 FAST, ALONE, CHANGE = "fast", "record by record", "must change"
@@ -20,8 +25,8 @@ def _shown(holder):
 
 
 def _fast(model, layers):
-    """The layers with a map. Of a model with inputs of known shape, those that
-    a record uses once."""
+    """The layers with a map. Of a model with inputs of known shape also those
+    whose matrices a record only multiplies."""
     found = [v for v in layers if ghost_layers.may_be_ghost(v)]
     given = getattr(model, "inputs", None) or []
     if not given or any(
@@ -31,32 +36,50 @@ def _fast(model, layers):
 
     sequential = isinstance(model, keras.Sequential)
 
-    def run():
+    def run(mapping=()):
         x = keras.tree.map_structure(
             lambda v: ops.zeros((1, *v.shape[1:]), v.dtype),
             given[0] if sequential else model.input,
         )
         held = [(v, v.value) for v in model.variables]
-        with keras.StatelessScope(held, collect_losses=True):
+        with keras.StatelessScope([*held, *mapping], collect_losses=True):
             # Private layers that learn first refuse to train here.
-            model(x, training=False)
+            return model(x, training=False)
 
     # JAX would not call the same function again.
     used = ghost_layers.found_in(model, lambda _: shaped(lambda: run()))
     used = {id(ghost.layer) for ghost in used}
-    return [v for v in found if id(v) in used]
+    fast, others = ([v for v in layers if (id(v) in used) == k] for k in (1, 0))
+    if ghost_layers.has_loops(model):
+        return fast
+    matrices = [
+        v
+        for layer in others
+        for v in layer.trainable_weights
+        if len(v.shape) > 1
+    ]
+    uses = product_weights.found_in(
+        lambda values: run(zip(matrices, values)),
+        [ops.convert_to_tensor(v) for v in matrices],
+    )
+    formed = {id(v) for v, found in zip(matrices, uses) if not found}
+    return fast + [
+        layer
+        for layer in others
+        if formed.isdisjoint(map(id, layer.trainable_weights))
+    ]
 
 
 def check(model):
     """Shows how `keras_fm.make_private` trains each layer of a model.
 
     This uses no data and no budget. A layer is *fast* if its gradient norms are
-    computed without forming the gradients. It is *record by record* if the
-    gradient of each record is formed, as for a layer that a record uses several
-    times (seen only if the model has inputs of known shape). On TensorFlow,
-    if the model has a recurrent layer and any layer is not fast, this holds for
-    all layers. It *must change* if it mixes the records of a batch, or changes
-    weights in a call.
+    computed without forming the gradients; so is a layer of your own whose
+    matrices are only factors of products (seen only if the model has inputs of
+    known shape). It is *record by record* if the gradient of each record is
+    formed. On TensorFlow, if the model has a recurrent layer and any layer is
+    not fast, this holds for all layers. It *must change* if it mixes the
+    records of a batch, or changes weights in a call.
 
     Args:
         model: a built Keras model, or the result of `make_private`.

@@ -16,14 +16,15 @@ import numpy as np
 
 from keras_fm.core import record_alone
 from keras_fm.per_example import direct_ops as ops
-from keras_fm.per_example import ghost_layers, recurrent_map, sum_noise
-from keras_fm.per_example.affine_maps import (
-    DenseMap,
-    squared_length,
-    total,
-    without,
+from keras_fm.per_example import (
+    ghost_layers,
+    product_weights,
+    recurrent_map,
+    sum_noise,
 )
+from keras_fm.per_example.affine_maps import squared_length, total, without
 from keras_fm.per_example.clipping import scales
+from keras_fm.per_example.product_weights import Products, watched
 
 # Size of the per-record gradients in memory at a time, in numbers.
 HELD = 2**25
@@ -69,20 +70,22 @@ class RecordMap:
             layers; `"vmap"`, a vectorised map over records; `"one"`, one record
             after the other.
         ghosts: list of `GhostLayer`.
+        products: list of `ProductWeight`.
     """
 
-    def __init__(self, trainer, clip, way, ghosts=()):
+    def __init__(self, trainer, clip, way, ghosts=(), products=()):
         network = trainer.model
         self._trainer, self.network = trainer, network
-        self.clip, self.way, self.ghosts = clip, way, list(ghosts)
-        self.training, self.hides = True, False
+        self.clip, self.way, self.ghosts = clip, way, [*ghosts, *products]
+        self._layers, self._products = list(ghosts), list(products)
+        self.training = True
         self.learned = list(network.trainable_variables)
         learned = {id(v) for v in self.learned}
         others = [v for v in network.variables if id(v) not in learned]
         self._seeds = seeds_of(network)
         seeds = {id(v) for v in self._seeds}
         self._fixed = [v for v in others if id(v) not in seeds]
-        layers = [ghost.layer for ghost in self.ghosts]
+        layers = [ghost.layer for ghost in ghosts]
         self._lowered = [
             pair
             for pair in ghost_layers.lowered(network, way)
@@ -132,6 +135,22 @@ class RecordMap:
 
     # One record ----------------------------------------------------------
 
+    def uses(self, variables, example):
+        """How a made-up record uses weights outside the maps of layers, see
+        `product_weights.found_in`."""
+        x, y = keras.tree.map_structure(
+            lambda v: ops.convert_to_tensor(v[:1]), example
+        )
+        probes = [ops.zeros((1, *ghost.probe_shape)) for ghost in self.ghosts]
+        key = ops.ones(self.key_shape, KEY_DTYPE)
+        direct, rest = self._values()
+
+        def loss(values):
+            held = zip(variables, values)
+            return self._loss_with(direct, probes, rest, held, x, y, key)
+
+        return product_weights.found_in(loss, list(map(_constant, variables)))
+
     def loss_of_one(self, example, training):
         """The loss of the first made-up record."""
         x, y = keras.tree.map_structure(lambda v: v[:1], example)
@@ -140,22 +159,47 @@ class RecordMap:
             y_pred = self.network(x, training=training)
             return self._trainer.loss_of_records(y, y_pred)
 
-    def _loss(self, direct, probes, rest, x, y, key):
+    def _loss(self, direct, probes, rest, x, y, key, outputs=None):
         """The loss of a batch of one record, or the sum over all records
-        together; and the inputs of layers with probes."""
+        together; and the inputs of layers and products with probes. On
+        TensorFlow products have none, and a list of their results gets filled.
+        """
+        count = len(self._layers)
+        of_layers, of_products = probes[:count], probes[count:]
+
+        def loss(values):
+            held = zip((p.variables[0] for p in self._products), values)
+            return self._loss_with(direct, of_layers, rest, held, x, y, key)
+
+        if not self._products:
+            return loss([])
+        values = [v for (v,) in rest[1][count:]]
+        parts = [
+            product.map.parts(probe, 1)
+            for product, probe in zip(self._products, of_products)
+        ]
+        products = Products(values, parts if outputs is None else None)
+        value, reads = watched(loss, products)
+        if products.uses != [p.map.uses for p in self._products]:
+            self._refuse_change()
+        if outputs is not None:
+            outputs += products.outputs
+        reads += [ops.concatenate(v, axis=1) for v in products.reads]
+        return value, reads
+
+    def _loss_with(self, direct, probes, rest, held, x, y, key):
+        """`_loss` with values of more weights, and inputs of layers."""
         fixed, ghost, kept = rest
         mapping = [*zip(self.direct, direct), *zip(self._fixed, fixed), *kept]
         for index, seed in enumerate(self._seeds):
             mapping.append((seed, ops.cast(key[index + 1], seed.dtype)))
-        reads, functions = [None] * len(self.ghosts), list(self._lowered)
-        for at, layer in enumerate(self.ghosts):
-            outside = ghost[at]
-            if self.hides:
-                outside = [v + float("nan") for v in outside]
-            mapping += zip(layer.variables, outside)
+        reads, functions = [[] for _ in self._layers], list(self._lowered)
+        for at, layer in enumerate(self._layers):
+            mapping += zip(layer.variables, ghost[at])
             functions.append(
-                (layer.layer, _call(layer, ghost[at], probes[at], reads, at))
+                (layer.layer, _call(layer, ghost[at], probes[at], reads[at]))
             )
+        mapping += held
         with (
             keras.StatelessScope(mapping, collect_losses=True) as scope,
             ghost_layers.replaced_calls(functions),
@@ -176,7 +220,18 @@ class RecordMap:
                 raise ValueError("a loss of a whole batch")
         if self.way == "together":
             value = ops.sum(self._losses(y, y_pred, mapping))
-        return ops.cast(value, "float32"), reads
+        if any(len(v) != g.uses for v, g in zip(reads, self._layers)):
+            self._refuse_change()
+        return ops.cast(value, "float32"), [
+            _of_uses(v, g.map.input_shape) for v, g in zip(reads, self._layers)
+        ]
+
+    def _refuse_change(self):
+        raise ValueError(
+            f"'{self.network.name}' uses its layers in another way than in its "
+            "first call. A private step needs the same layers and weights in "
+            "every call."
+        )
 
     def _losses(self, y, y_pred, mapping):
         """The loss of each record, as a batch of one."""
@@ -196,16 +251,19 @@ class RecordMap:
         """For every record: gradients by weights outside ghost layers, and the
         derivatives and inputs of each ghost layer."""
         rows = ops.shape(keys)[0] if self.way == "together" else 1
+        on_tensorflow = keras.backend.backend() == "tensorflow"
         probes = [
             ops.zeros((rows, *ghost.probe_shape), "float32")
             for ghost in self.ghosts
         ]
 
         def found(x, y, key):
+            outputs = [] if on_tensorflow else None
             (by, probed), reads = _derivative(
-                lambda both: self._loss(*both, rest, x, y, key),
+                lambda both: self._loss(*both, rest, x, y, key, outputs),
                 (direct, probes),
                 alone=self.way == "one",
+                outputs=outputs,
             )
             return by, probed, reads
 
@@ -216,22 +274,41 @@ class RecordMap:
                     lambda probes: self._loss(
                         direct, probes, rest, x, y, keys[0]
                     ),
-                    len(probes),
+                    self._layers,
                 )
             return found(x, y, keys[0])
         if self.way == "one":
             by, *others = found(x, y, keys[0])
             return [[v[None] for v in by], *others]
 
-        def of_one(rows):
-            x, y, *key = rows
-            x, y = keras.tree.map_structure(
-                lambda v: ops.expand_dims(v, 0), (x, y)
-            )
-            return found(x, y, *(key or [keys[0]]))
+        def of_each(function, *given):
+            def of_one(rows):
+                x, y, *more = rows
+                x, y = keras.tree.map_structure(
+                    lambda v: ops.expand_dims(v, 0), (x, y)
+                )
+                return function(x, y, *more)
 
-        given = (x, y) if self._shares_key else (x, y, keys)
-        by, probed, reads = _vectorized(of_one, given)
+            return _vectorized(of_one, (x, y, *given))
+
+        def of_all(own):
+            losses, reads = of_each(
+                lambda x, y, own: self._loss(*own, rest, x, y, keys[0]), own
+            )
+            return ops.sum(losses), reads
+
+        if keras.backend.backend() == "torch" and all(
+            len(v.shape) < 2 for v in direct
+        ):
+            # `torch.func.grad` would keep all derivatives in memory.
+            own = keras.tree.map_structure(
+                lambda v: v.expand(len(keys), *v.shape), (direct, probes)
+            )
+            (by, probed), reads = _derivative(of_all, own, alone=True)
+        elif self._shares_key:
+            by, probed, reads = of_each(lambda x, y: found(x, y, keys[0]))
+        else:
+            by, probed, reads = of_each(found, keys)
         return by, [v[:, 0] for v in probed], [v[:, 0] for v in reads]
 
     def _measured(self, direct, rest, x, y, keys):
@@ -322,10 +399,23 @@ class RecordMap:
         )
 
 
-def _call(ghost, weights, probe, reads, at):
+def _call(ghost, weights, probe, reads):
+    """What replaces a layer's call. `probe` is a tensor that is added to the
+    outputs before activation, or a function of them."""
+
     def call(inputs, *args, **kwargs):
-        mask = kwargs.get("mask")
-        reads[at], outputs = ghost.called(inputs, weights, probe, mask)
+        use = len(reads)
+
+        def probed(z):
+            if callable(probe):
+                return probe(z)
+            parts = ops.reshape(probe, (-1, ghost.uses, *z.shape[1:]))
+            return z + ops.cast(parts[:, use], z.dtype)
+
+        read, outputs = ghost.called(
+            inputs, weights, probed, kwargs.get("mask")
+        )
+        reads.append(read)
         return outputs
 
     return call
@@ -379,13 +469,26 @@ def _vectorized(function, rows):
             fallback_to_while_loop=False,
         )
     import torch
+    from torch.overrides import TorchFunctionMode
 
-    return torch.func.vmap(function, randomness="same")(rows)
+    class AsStored(TorchFunctionMode):
+        """Keras stores images with channels last, which the map does not
+        support, if they are not yet."""
+
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            del types
+            if func is torch.Tensor.is_contiguous:
+                return True
+            return func(*args, **(kwargs or {}))
+
+    with AsStored():
+        return torch.func.vmap(function, randomness="same")(rows)
 
 
-def _derivative(function, at, alone):
+def _derivative(function, at, alone, outputs=None):
     """The derivative of a function's first result, and the second result.
-    `alone`: not inside a vectorised map."""
+    `alone`: not inside a vectorised map. `outputs`: see `_loss`; derivatives by
+    these are the last ones."""
     backend = keras.backend.backend()
     if backend == "jax":
         import jax
@@ -412,23 +515,56 @@ def _derivative(function, at, alone):
     with tf.GradientTape(watch_accessed_variables=False) as tape:
         tape.watch(at)
         value, more = function(at)
+    if outputs:
+        results = [z for of_one in outputs for z, _ in of_one]
+        found = tf.gradients(
+            value,
+            [*keras.tree.flatten(at), *results],
+            unconnected_gradients="zero",
+        )
+        deltas = iter(found[-len(results) :])
+        direct, probes = keras.tree.pack_sequence_as(at, found[: -len(results)])
+        probes[-len(outputs) :] = [
+            tf.concat(
+                [
+                    tf.reshape(tf.transpose(next(deltas), order), (1, -1))
+                    for _, order in of_one
+                ],
+                axis=1,
+            )
+            for of_one in outputs
+        ]
+        return (direct, probes), more
     found = tape.gradient(value, at, unconnected_gradients="zero")
     found = keras.tree.map_structure(tf.convert_to_tensor, found)
     return found, more
 
 
-def _derivatives(function, count):
-    """Derivatives by the outputs of `count` layers, instead of by probes."""
-    seen = [None] * count
+def _of_uses(values, shape):
+    """Values of several uses of a layer, side by side."""
+    if len(values) == 1:
+        return values[0]
+    return ops.reshape(ops.stack(values, axis=1), (-1, *shape))
+
+
+def _derivatives(function, layers):
+    """Derivatives by the outputs of layers, instead of by probes."""
+    seen = [[] for _ in layers]
 
     def see(at, watch, value):
-        seen[at] = value
+        seen[at].append(value)
         watch(value)
         return value
 
     def seen_by(watch):
-        probes = [functools.partial(see, at, watch) for at in range(count)]
-        return function(probes)
+        return function(
+            [functools.partial(see, at, watch) for at in range(len(layers))]
+        )
+
+    def joined(found):
+        return [
+            _of_uses(v, layer.probe_shape) for v, layer in zip(found, layers)
+        ]
 
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
@@ -436,13 +572,17 @@ def _derivatives(function, count):
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             value, reads = seen_by(tape.watch)
         found = tape.gradient(value, seen, unconnected_gradients="zero")
-        return [], [tf.convert_to_tensor(v) for v in found], reads
+        found = keras.tree.map_structure(tf.convert_to_tensor, found)
+        return [], joined(found), reads
     import torch
 
     with torch.enable_grad():
         value, reads = seen_by(torch.Tensor.requires_grad_)
-        found = torch.autograd.grad(value, seen, materialize_grads=True)
-    return [], list(found), [v.detach() for v in reads]
+        found = torch.autograd.grad(
+            value, keras.tree.flatten(seen), materialize_grads=True
+        )
+    found = joined(keras.tree.pack_sequence_as(seen, list(found)))
+    return [], found, [v.detach() for v in reads]
 
 
 def chosen_for(trainer, clip, example, piece=None, expected=None):
@@ -459,13 +599,13 @@ def chosen_for(trainer, clip, example, piece=None, expected=None):
         a `RecordMap`.
     """
 
-    def made(way, ghosts=()):
-        found = RecordMap(trainer, clip, way, ghosts)
+    def made(way, ghosts=(), products=()):
+        found = RecordMap(trainer, clip, way, ghosts, products)
         if way != "one":
-            # Dense layers use a weight once for a record, so products of a few
+            # Where a record has few places for a weight, products of a few
             # records are slow. One piece holds most samples.
-            dense = all(type(ghost.map) is DenseMap for ghost in ghosts)
-            part = 0.9375 if dense and way == "together" else _PART
+            dense = all(ghost.map.has_few for ghost in found.ghosts)
+            part = 0.9375 if dense and found.ghosts else _PART
             some = max(_FEWEST, int((expected or _FEWEST) / part))
             if not found.cuts:
                 found.piece = min(found.piece, some)
@@ -491,7 +631,11 @@ def chosen_for(trainer, clip, example, piece=None, expected=None):
     ):
         ways = []
     if not ghost_layers.has_loops(trainer.model):
-        ways += [made("vmap", ghosts), made("vmap")]
+        alone = made("vmap", ghosts)
+        products = _multiplied(alone, example)
+        if products:
+            ways.append(made("vmap", ghosts, products))
+        ways += [alone, made("vmap")]
     for found in ways:
         try:
             got = _tried(found, example)
@@ -642,31 +786,21 @@ def draws_apart(network):
 
 
 def _read_once(made, ghosts, example):
-    """The ghost layers whose weights only their own call uses. For the test
-    weights are NaN, so any other use shows in the result."""
+    """The ghost layers whose weights only their own calls use."""
+    held = [v for ghost in ghosts for v in ghost.variables]
+    uses = made("one", ghosts).uses(held, example)
+    used = {id(v) for v, found in zip(held, uses) if found != []}
+    return [g for g in ghosts if used.isdisjoint(map(id, g.variables))]
 
-    def is_read_elsewhere(some):
-        found = made("one", some)
-        found.hides = True
-        x, y = keras.tree.map_structure(lambda v: v[:1], example)
-        probes = [ops.zeros((1, *ghost.probe_shape)) for ghost in some]
-        direct, (*rest, kept) = found._values()
-        given = keras.tree.map_structure(ops.convert_to_tensor, (x, y))
-        key = ops.ones(found.key_shape, KEY_DTYPE)
-        value = _compiled(
-            lambda direct, probes, rest, x, y: found._loss(
-                direct, probes, (*rest, kept), x, y, key
-            )[0],
-            direct,
-            probes,
-            rest,
-            *given,
-        )
-        return not np.isfinite(ops.convert_to_numpy(value))
 
-    if not is_read_elsewhere(ghosts):
-        return ghosts
-    return [ghost for ghost in ghosts if not is_read_elsewhere([ghost])]
+def _multiplied(alone, example):
+    """List of `ProductWeight` of the matrices without a map."""
+    matrices = [v for v in alone.direct if len(v.shape) > 1]
+    return [
+        product_weights.ProductWeight(v, uses)
+        for v, uses in zip(matrices, alone.uses(matrices, example))
+        if uses
+    ]
 
 
 def _tried(made, example, training=False):

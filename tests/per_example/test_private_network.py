@@ -394,12 +394,28 @@ def test_the_table_shows_the_layers_inside_other_layers():
     assert "record by record" in fm.check(keras.Sequential([body, last]))
 
 
-def test_the_table_knows_layers_that_a_record_uses_twice():
+class Factors(L.Layer):
+    """Multiplies by a matrix, or by its square."""
+
+    def __init__(self, squares):
+        super().__init__()
+        self.squares = squares
+
+    def build(self, shape):
+        self.matrix = self.add_weight(shape=(shape[-1], shape[-1]))
+
+    def call(self, inputs):
+        matrix = self.matrix
+        return inputs @ (ops.matmul(matrix, matrix) if self.squares else matrix)
+
+
+def test_the_table_knows_layers_of_ones_own():
     given, twice = keras.Input((4,)), L.Dense(4, name="twice")
-    model = keras.Model({"a": given}, L.Dense(2)(twice(twice(given))))
-    _, first, last = fm.check(model).splitlines()
-    assert first.split()[:2] == ["twice", "Dense"]
-    assert first.endswith("record by record") and last.endswith("fast")
+    x = Factors(False)(twice(twice(given)))
+    model = keras.Model({"a": given}, Factors(True)(x))
+    _, *rows = fm.check(model).splitlines()
+    assert [row.split()[1] for row in rows] == ["Dense", "Factors", "Factors"]
+    assert [row.endswith("fast") for row in rows] == [True, True, False]
 
 
 @pytest.mark.once

@@ -68,6 +68,51 @@ def used_twice():
     return keras.Model(inputs, L.Dense(3)(shared(shared(inputs))))
 
 
+def shared_layers():
+    inputs = keras.Input((4,), dtype="int32")
+    table, norm = L.Embedding(7, 3), L.LayerNormalization()
+    slid = L.Conv1D(3, 2, padding="same", activation="tanh")
+    x = norm(slid(norm(slid(table(inputs)))))
+    x = L.Add()([x, norm(table(L.Reshape((4,))(inputs)))])
+    return keras.Model(inputs, L.Dense(3)(L.GlobalAveragePooling1D()(x)))
+
+
+class OwnProducts(keras.layers.Layer):
+    """Multiplies by matrices, by one of them in both directions."""
+
+    def build(self, shape):
+        self.both = self.add_weight(shape=(shape[-1], 3))
+        self.wide = self.add_weight(shape=(shape[-1], 2, 4))
+        self.offset = self.add_weight(shape=(3,))
+
+    def call(self, inputs):
+        x = ops.tanh(inputs @ self.both + self.offset)
+        x = ops.matmul(x, ops.transpose(self.both)) + inputs
+        return L.Flatten()(ops.einsum("bi,ijk->bjk", x, self.wide))
+
+
+def own_products():
+    return keras.Sequential([keras.Input((6,)), OwnProducts(), L.Dense(3)])
+
+
+class OwnConvolutions(keras.layers.Layer):
+    def build(self, shape):
+        self.first = self.add_weight(shape=(3, 3, shape[-1], 2))
+        self.second = self.add_weight(shape=(2, 2, 2, 2))
+
+    def call(self, inputs):
+        x = ops.conv(inputs, self.first, strides=2, padding="same")
+        for _ in range(2):
+            x = ops.tanh(ops.conv(x, self.second))
+        return ops.reshape(x, (-1, 8))
+
+
+def own_convolutions():
+    return keras.Sequential(
+        [keras.Input((8, 8, 2)), OwnConvolutions(), L.Dense(3)]
+    )
+
+
 class Tied(keras.Model):
     """A table that is the output layer, too, as in language models."""
 
@@ -154,6 +199,9 @@ MODELS = (
     recurrent,
     attending,
     used_twice,
+    shared_layers,
+    own_products,
+    own_convolutions,
     Tied,
     noting,
     frozen_statistics,
@@ -175,12 +223,14 @@ def records_for(build, seed=0):
         recurrent: (4,),
         attending: (4,),
         Tied: (4,),
+        shared_layers: (4,),
         convolutional: (8, 8, 2),
+        own_convolutions: (8, 8, 2),
         frozen_statistics: (6, 6, 2),
         used_twice: (5,),
     }.get(build, (6,))
     x = rng.normal(size=(N, *shape)).astype("float32")
-    if build in (recurrent, attending, Tied):
+    if build in (recurrent, attending, shared_layers, Tied):
         x = rng.integers(1, 7, (N, *shape)).astype("int32")
     return x, rng.integers(0, 3, N)
 
@@ -288,7 +338,8 @@ def test_a_record_adds_at_most_one_clip(build):
     """Its clipped gradient; in training at most one clip, with whatever its
     layers draw, keep and mix."""
     private, made, x, y = map_of(build)
-    known = (dense, attending, frozen_statistics, recurrent)
+    known = {dense, attending, frozen_statistics, recurrent}
+    known |= {used_twice, shared_layers}
     assert (made.way == "together") == (build in known)
     made.training = False
     keys = keys_for(made, N)
@@ -364,14 +415,12 @@ def test_pieces_add_up_to_the_whole():
     )
 
 
-def test_a_layer_used_twice_and_a_tied_table_have_no_ghost_norm():
-    """The norm of the sum of two uses is not that of the two: up to twice."""
-    for build, own in ((used_twice, 1), (Tied, 1)):
-        _, made, *_ = map_of(build)
-        if made.way == "one":
-            continue
-        assert len(made.ghosts) == own
-        assert made.direct
+def test_what_is_used_otherwise_is_formed():
+    """Norms of a table's lookups and products do not add up: up to twice."""
+    _, made, *_ = map_of(Tied)
+    assert len(made.ghosts) == 1 and len(made.direct) == 1
+    _, made, *_ = map_of(own_products)
+    assert len(made.ghosts) == 3 and len(made.direct) == 1
 
 
 def cropping():
