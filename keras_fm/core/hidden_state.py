@@ -6,6 +6,8 @@ import secrets
 import keras
 from keras import ops
 
+from keras_fm.core.configured_layer import ConfiguredLayer
+
 _STATE_TREE = ("get_state_tree", "set_state_tree")
 
 
@@ -49,7 +51,7 @@ class _Box:
         return (_Box, ())
 
 
-class HiddenStateLayer(keras.layers.Layer):
+class HiddenStateLayer(ConfiguredLayer):
     """A layer with state kept out of `weights`.
 
     Compiled steps of TensorFlow and PyTorch find hidden variables by

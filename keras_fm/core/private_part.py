@@ -8,7 +8,6 @@ its release does not describe.
 """
 
 import dataclasses
-import inspect
 
 import keras
 import numpy as np
@@ -442,35 +441,6 @@ class ReleasedLayer(PrivatePart, HiddenStateLayer):
         else:
             self._take_release_arrays(store)
         return ledger
-
-    def get_config(self):
-        return {**super().get_config(), **_arguments(self)}
-
-
-def _arguments(layer):
-    """The arguments that a layer was made with, as Keras writes them. The
-    layer keeps them in attributes of the same names."""
-    kinds = [k for k in type(layer).__mro__ if issubclass(k, ReleasedLayer)]
-    names = dict.fromkeys(
-        name
-        for kind in kinds
-        if "__init__" in vars(kind)
-        for name, given in inspect.signature(kind.__init__).parameters.items()
-        if given.kind is given.POSITIONAL_OR_KEYWORD and name != "self"
-    )
-    return {
-        name: _plain(getattr(layer, name))
-        for name in names
-        if hasattr(layer, name)
-    }
-
-
-def _plain(value):
-    if isinstance(value, keras.initializers.Initializer):
-        return keras.initializers.serialize(value)
-    if dataclasses.is_dataclass(value):
-        return dataclasses.asdict(value)
-    return keras.activations.serialize(value) if callable(value) else value
 
 
 def parts_of(model):

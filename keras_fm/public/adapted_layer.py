@@ -6,10 +6,11 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_fm.core.configured_layer import ConfiguredLayer
 from keras_fm.kernel import checks
 
 
-class AdaptedLayer(keras.layers.Layer):
+class AdaptedLayer(ConfiguredLayer):
     """A map of single records, fitted to public data that it names.
 
     Its weights are NaN until `adapt` or a saved file fills them, so a forgotten
@@ -58,12 +59,6 @@ class AdaptedLayer(keras.layers.Layer):
                 **dict.fromkeys(self._told),
             )
 
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "public_data": self.public_data and dict(self.public_data),
-        }
-
 
 class AdaptedProjection(AdaptedLayer):
     """An affine map of the last axis to `units`, fitted to public data."""
@@ -102,9 +97,6 @@ class AdaptedProjection(AdaptedLayer):
 
     def compute_output_shape(self, input_shape):
         return (*input_shape[:-1], self.units)
-
-    def get_config(self):
-        return {**super().get_config(), "units": self.units}
 
 
 def signed(directions):

@@ -131,13 +131,6 @@ class DiscriminantProjection(AdaptedProjection):
         size = math.sqrt(counts.sum())
         return directions * (size * np.sqrt(ratio / (1 + ratio))), mean
 
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "shrinkage": self.shrinkage,
-            "center": self.center,
-        }
-
 
 def _group_sums(batches):
     """Sums over public records, in float64.

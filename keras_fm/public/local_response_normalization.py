@@ -5,6 +5,7 @@ import numpy as np
 from keras import ops
 
 from keras_fm.core import layer_arguments
+from keras_fm.core.configured_layer import ConfiguredLayer
 from keras_fm.kernel import checks
 
 # Largest square: sums of them stay finite in single precision.
@@ -12,7 +13,7 @@ _LARGEST = 1e34
 
 
 @keras.saving.register_keras_serializable(package="keras_fm")
-class LocalResponseNormalization(keras.layers.Layer):
+class LocalResponseNormalization(ConfiguredLayer):
     """Divides each feature by the energy of its neighbouring maps.
 
         h / max(|h|, (q + a * sum of h'^2)^beta),
@@ -59,15 +60,6 @@ class LocalResponseNormalization(keras.layers.Layer):
 
     def compute_output_shape(self, input_shape):
         return input_shape
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "size": self.size,
-            "q": self.q,
-            "a": self.a,
-            "beta": self.beta,
-        }
 
 
 def local_response(h, size, q, a, beta):

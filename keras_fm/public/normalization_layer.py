@@ -4,6 +4,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_fm.core.configured_layer import ConfiguredLayer
 from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import checks
 
@@ -12,7 +13,7 @@ _NORMS = ("l2", "l1", "linf")
 
 
 @keras.saving.register_keras_serializable(package="keras_fm")
-class NormalizationLayer(keras.layers.Layer):
+class NormalizationLayer(ConfiguredLayer):
     """Scales every record to norm 1 at most, as sensitivities require.
 
     Modes:
@@ -154,12 +155,3 @@ class NormalizationLayer(keras.layers.Layer):
 
     def compute_output_shape(self, input_shape):
         return input_shape
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "bounds": self.bounds,
-            "norm": self.norm,
-            "mode": self.mode,
-            "running": self.running,
-        }

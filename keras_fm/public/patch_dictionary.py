@@ -200,9 +200,6 @@ class PatchDictionary(PatchResponses, AdaptedLayer):
             d = unit_rows(sums)
         return d
 
-    def get_config(self):
-        return {**super().get_config(), "rounds": self.rounds}
-
 
 def unit_rows(rows):
     length = np.linalg.norm(rows, axis=1, keepdims=True)

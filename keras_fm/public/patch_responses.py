@@ -10,13 +10,14 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_fm.core.configured_layer import ConfiguredLayer
 from keras_fm.kernel import checks
 
 # Filters applied at a time, so that their responses stay in the cache.
 _FILTERS = 64
 
 
-class PatchResponses(keras.layers.Layer):
+class PatchResponses(ConfiguredLayer):
     """Pooled responses of whitened patches to directions.
 
     A subclass makes the weights by `_add_map_weight` and fills them; the
@@ -276,23 +277,6 @@ class PatchResponses(keras.layers.Layer):
         variance = np.mean(patches * patches, axis=-1, keepdims=True)
         patches /= np.sqrt(variance + self.epsilon)
         return patches
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "filters": self.filters,
-            "patch_size": self.patch_size,
-            "strides": self.strides,
-            "threshold": self.threshold,
-            "cells": self.cells,
-            "flip": self.flip,
-            "exponent": self.exponent,
-            "components": self.components,
-            "epsilon": self.epsilon,
-            "whitening": self.whitening,
-            "seed": self.seed,
-            "data_format": self.data_format,
-        }
 
 
 def regions(length, cells):

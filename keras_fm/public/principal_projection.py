@@ -148,15 +148,6 @@ class PrincipalProjection(AdaptedProjection):
         # Sums of integers and half precision would lose digits.
         return x if x.dtype in ("float32", "float64") else x.astype("float64")
 
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "power": self.power,
-            "standardize": self.standardize,
-            "mixtures": self.mixtures,
-            "seed": self.seed,
-        }
-
 
 def _mixed(x, mean, deviation, mixtures, seed):
     """Orthonormal combinations of the standardised records, with their

@@ -5,13 +5,14 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_fm.core.configured_layer import ConfiguredLayer
 from keras_fm.kernel import checks
 
 _KINDS = ("projection", "fourier", "sigmoid")
 
 
 @keras.saving.register_keras_serializable(package="keras_fm")
-class RandomFeatures(keras.layers.Layer):
+class RandomFeatures(ConfiguredLayer):
     """Random features, drawn from a seed without using data.
 
     With `W` and `b` drawn once from `seed`, neither ever trained:
@@ -114,12 +115,3 @@ class RandomFeatures(keras.layers.Layer):
 
     def compute_output_shape(self, input_shape):
         return (*input_shape[:-1], self.units)
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "units": self.units,
-            "kind": self.kind,
-            "scale": self.scale,
-            "seed": self.seed,
-        }

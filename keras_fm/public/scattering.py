@@ -6,6 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_fm.core.configured_layer import ConfiguredLayer
 from keras_fm.kernel import checks
 
 # Constants of the Morlet family: envelope and frequency of the finest
@@ -251,7 +252,7 @@ def waved(length, points):
 
 
 @keras.saving.register_keras_serializable(package="keras_fm")
-class Scattering2D(keras.layers.Layer):
+class Scattering2D(ConfiguredLayer):
     """Wavelet scattering of images, orders 0, 1 and 2: public features.
 
     With oriented Morlet wavelets `psi[j, t]` of `scales` octaves `j` and
@@ -444,15 +445,6 @@ class Scattering2D(keras.layers.Layer):
         if self.data_format == "channels_first":
             return (input_shape[0], channels * self.paths, h, w)
         return (input_shape[0], h, w, channels * self.paths)
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "scales": self.scales,
-            "angles": self.angles,
-            "power": self.power,
-            "data_format": self.data_format,
-        }
 
 
 def _has_one_processor():
