@@ -9,7 +9,7 @@ from keras_fm.core import full_precision, layer_arguments, replicas
 from keras_fm.core.record_alone import FeatureMap
 from keras_fm.core.record_optimizer import RecordOptimizer
 from keras_fm.kernel import checks
-from keras_fm.papers import paper_model
+from keras_fm.papers import own_loss, paper_model
 from keras_fm.papers.dpmac import coefficient_sums
 from keras_fm.papers.dpmac.coordinate_steps import CoordinateSteps
 from keras_fm.per_example import layer_stack, output_losses, sum_noise
@@ -20,7 +20,6 @@ from keras_fm.per_example.private_network import (
     check_proven,
     surrogate,
 )
-from keras_fm.per_example.stages import constant
 from keras_fm.per_example.step_query import LayerCoefficientsQuery
 
 # Values of `clip` that are not thresholds.
@@ -323,15 +322,8 @@ class DPMAC(PrivateNetwork):
         Raises:
             ValueError: if you pass a loss.
         """
-        if loss is not None:
-            raise ValueError(
-                "A DPMAC has its own loss, given when it is built: `compile` "
-                f"it without one. Received: loss={loss!r}"
-            )
         head = self._steps.loss
-        if head.labels and head.units == 1 and metrics is not None:
-            # Keras would compare the logit with 0.5 instead of 0.
-            metrics = keras.tree.map_structure(layer_stack.of_logit, metrics)
+        metrics = own_loss.metrics_of(self, head, loss, metrics)
 
         def of_outputs(y, y_pred):
             return head.value(y_pred, layer_stack.targets(head, y, y_pred))
@@ -440,12 +432,8 @@ class DPMAC(PrivateNetwork):
 
     def _features(self, x):
         """Inputs of the first trained layer, as constants."""
-        found = constant(self._below(x))
-        kind = keras.backend.standardize_dtype(
-            self._steps.stages[0].weights[0].dtype
-        )
-        found = ops.cast(found, "float64" if kind == "float64" else "float32")
-        return ops.reshape(found, (-1, *self._below.shape))
+        first = self._steps.stages[0].weights[0]
+        return own_loss.features(self._below, x, first)
 
     def _targets(self, y, features):
         y = layer_stack.targets(self._steps.loss, y, features)
@@ -492,7 +480,7 @@ class DPMAC(PrivateNetwork):
     def _plain_loss(self, x, y, sample_weight):
         """The mean loss, whose gradient is the mean coefficients."""
         features, y = self._observed(x, y)
-        rows = _weights_of_rows(sample_weight, features)
+        rows = own_loss.weights_of_rows(sample_weight, features)
         meetings, affine = self._meet(features, y)
         total = layer_stack.total(rows)
         pairs = []
@@ -560,7 +548,7 @@ class DPMAC(PrivateNetwork):
         """
         features, y = self._observed(x, y)
         meetings, _ = self._meet(features, y)
-        rows = _weights_of_rows(sample_weight, features)
+        rows = own_loss.weights_of_rows(sample_weight, features)
         found = []
         for first, second in self._sums(meetings, rows, clipped):
             found.append(first)
@@ -612,13 +600,6 @@ class CoordinateMap:
             if second is not None:
                 found.append(second / (model._threshold(2, index) or 1.0))
         return found
-
-
-def _weights_of_rows(sample_weight, features):
-    """`(n,)` weights of records."""
-    if sample_weight is None:
-        return ops.ones((ops.shape(features)[0],), features.dtype)
-    return ops.cast(ops.reshape(sample_weight, (-1,)), features.dtype)
 
 
 def _thresholds_of(name, value, count, elsewhere):

@@ -1,10 +1,14 @@
+import weakref
+
 import keras
 import numpy as np
 from keras import ops
 
 from keras_fm.core import layer_arguments, replicas, sealed
+from keras_fm.core.private_part import PrivatePart
 from keras_fm.kernel import checks
-from keras_fm.papers import paper_model
+from keras_fm.kernel.ledger.ledger_entry import check_line
+from keras_fm.papers import own_loss, paper_model
 from keras_fm.papers.functional_net import expansion_release
 from keras_fm.papers.functional_net.expansion_query import (
     CURVATURES,
@@ -12,11 +16,11 @@ from keras_fm.papers.functional_net.expansion_query import (
 )
 from keras_fm.papers.functional_net.expansion_state import ExpansionState
 from keras_fm.papers.functional_net.network_expansion import NetworkExpansion
-from keras_fm.papers.functional_net.stack_model import StackModel
 from keras_fm.per_example import (
     affine_maps,
     layer_stack,
     output_losses,
+    past_weights,
 )
 from keras_fm.per_example.stages import Stage, constant, weights_of
 
@@ -25,7 +29,7 @@ LOSSES = ("binary_crossentropy", "squared_error")
 
 
 @keras.saving.register_keras_serializable(package="keras_fm")
-class FunctionalNet(StackModel):
+class FunctionalNet(PrivatePart, keras.Model):
     """FunctionalNet: a network trained on its own noisy Taylor expansion.
 
     Manco and Pirro, SEBD 2018. A round expands the error of all records
@@ -164,24 +168,107 @@ class FunctionalNet(StackModel):
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
 
         head = output_losses.LOSSES[loss](activation[-1], outputs.shape[-1])
+        self.unprotected, self.rounds = unprotected, given["rounds"]
+        self.momentum, self.damping = given["momentum"], given["damping"]
+        # Hidden from Keras, which would save tracked objects a second time.
         self.__dict__["_state"] = state
         self.__dict__["_expansion"] = NetworkExpansion(stages, head, curvature)
-        self._keep(given, layers, below, inputs, features)
+        self.__dict__["_given"] = given
+        self.__dict__["_stack"] = (layers, below)
+        self.__dict__["_below"] = layer_stack.Below(inputs, features)
+        self.__dict__["_traced"] = state.generation
+        state.__dict__["_owner"] = weakref.ref(self)
+        state.describe(self._learned())
+        self.__dict__["_start"] = (state._digest(), None)
         self.expand()
-
-    @property
-    def _solver(self):
-        return self._expansion
 
     def _carrier(self):
         return self._state
 
-    # Private fit ---------------------------------------------------------
+    @property
+    def published(self):
+        """Whether the release is of the published form."""
+        return self._state.published
+
+    # Where training starts -------------------------------------------------
+
+    def start_from(self, weights, public):
+        """Starts training from public weights instead of random ones.
+
+        Args:
+            weights: list of arrays, kernel and bias of every trained layer.
+            public: str, the source of the weights; the privacy statement
+                repeats it. Weights computed from private records are not
+                public.
+
+        Raises:
+            ValueError: if the model was released or perturbed before, shapes
+                do not fit, or `public` is not one line of text.
+        """
+        check_line("`public`", public)
+        if not public:
+            raise ValueError(
+                "`public` must name the source of the weights. Received: "
+                f"public={public!r}"
+            )
+        if self.is_released or self.is_perturbed:
+            raise ValueError(
+                f"'{self.name}' already learned from a release. For another, "
+                "build a new model."
+            )
+        held = self._state.described_weights()
+        for variable, value in zip(held, weights, strict=True):
+            variable.assign(value)
+        self.__dict__["_start"] = (self._state._digest(), public)
+
+    def check_start(self):
+        """Refuses to start from weights that records may have trained.
+
+        Raises:
+            ValueError: with the way to pass public weights.
+        """
+        known, public = self._start
+        if known != self._state._digest() or (
+            public is None and past_weights.ledgers_of(self)
+        ):
+            raise ValueError(
+                f"'{self.name}' does not have the weights it was built with, "
+                "or its layers were trained before, and no ledger counts that "
+                "training. Build a new model of new layers, or give public "
+                "weights: `model.start_from(weights, public='where they are "
+                "from')`."
+            )
 
     @property
-    def rounds(self):
-        """Number of expansions of a private fit."""
-        return self._given["rounds"]
+    def start_fact(self):
+        """Source of the first weights, for the ledger."""
+        return (
+            f"initial weights of '{self.name}': public by declaration"
+            f"{': ' + self._start[1] if self._start[1] else ''}"
+        )
+
+    @property
+    def private_layers(self):
+        """The layers that are trained, from the features upwards."""
+        return list(dict.fromkeys(s.layer for s in self._expansion.stages))
+
+    def _learned(self):
+        """The trained variables, layer by layer."""
+        return [w for layer in self.private_layers for w in weights_of(layer)]
+
+    @property
+    def feature_model(self):
+        """The model of the layers in `below`: from records to the inputs of
+        the first trained layer."""
+        return self._below.model
+
+    @property
+    def needs_labels(self):
+        """Whether `fit` needs y. If not, the targets are the outputs of
+        `feature_model` unless you pass others."""
+        return self._expansion.loss.labels
+
+    # Private fit ---------------------------------------------------------
 
     @property
     def step_size(self):
@@ -190,16 +277,6 @@ class FunctionalNet(StackModel):
         if given is None:
             return 0.5 ** (len(self.private_layers) - 1)
         return given
-
-    @property
-    def momentum(self):
-        """Fraction of the previous step that is added to a step."""
-        return self._given["momentum"]
-
-    @property
-    def damping(self):
-        """Fraction of a layer's mean curvature that is added to each."""
-        return self._given["damping"]
 
     trains_on_release = True
 
@@ -284,14 +361,12 @@ class FunctionalNet(StackModel):
 
     def set_augmented_weights(self, weights):
         """Sets the trained weights, in the shapes of `augmented_weights`."""
-        held = [w for layer in self.private_layers for w in weights_of(layer)]
-        for weight, value in zip(held, self._split(weights)):
+        for weight, value in zip(self._learned(), self._split(weights)):
             weight.assign(value)
 
     def set_weights_from_minimiser(self):
         """Moves the trained weights to the minimum of the release."""
-        held = [w for layer in self.private_layers for w in weights_of(layer)]
-        for weight, value in zip(held, self._state.minimiser()):
+        for weight, value in zip(self._learned(), self._state.minimiser()):
             weight.assign(value)
         self._state._note()
 
@@ -320,7 +395,7 @@ class FunctionalNet(StackModel):
         Raises:
             ValueError: if the shapes do not fit.
         """
-        held = [w for layer in self.private_layers for w in weights_of(layer)]
+        held = self._learned()
         if weights is None:
             weights = [ops.convert_to_numpy(w) for w in held]
         shapes = [tuple(w.shape) for w in held]
@@ -356,26 +431,59 @@ class FunctionalNet(StackModel):
 
     # Keras' training -----------------------------------------------------
 
+    def compile(self, optimizer="rmsprop", loss=None, metrics=None, **kwargs):
+        """As in Keras, but without a loss: the model has its own.
+
+        Raises:
+            ValueError: if you pass a loss.
+        """
+        head = self._expansion.loss
+        metrics = own_loss.metrics_of(self, head, loss, metrics)
+        super().compile(optimizer, metrics=metrics, **kwargs)
+
+    def compile_from_config(self, config):
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        if self.optimizer is not None and not self.optimizer.built:
+            self.optimizer.build(self.trainable_variables)
+
     def make_train_function(self, force=False):
         if self.published:
             # A step that was compiled before does not check again.
             self._state.check_trains()
         elif self._state._released is not None:
             sealed.seal(self, [self._state])
-        super().make_train_function(force=force)
+        # Loading weights may have added noise or a release to a compiled
+        # model.
+        stale = self._traced != self._state.generation
+        self.__dict__["_traced"] = self._state.generation
+        super().make_train_function(force=force or stale)
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        if y is None:
+            y = self._targets(None, self._features(x))
+        return super().compute_metrics(x, y, y_pred, sample_weight)
+
+    def _features(self, x):
+        """Inputs of the first trained layer, as constants."""
+        return own_loss.features(self._below, x, self._learned()[0])
+
+    def _targets(self, y, features):
+        return layer_stack.targets(self._expansion.loss, y, features)
 
     def compute_loss(
         self, x=None, y=None, y_pred=None, sample_weight=None, training=True
     ):
-        penalties = self._weight_penalties()
+        # Regularizers of weights do not use records.
+        penalties = sum(
+            ops.cast(weight.regularizer(weight), "float32")
+            for weight in self.trainable_variables
+            if weight.regularizer is not None
+        )
         if training and self._state._released is not None:
-            held = [w for v in self.private_layers for w in weights_of(v)]
-            return replicas.share(self._state.released_loss(held) + penalties)
+            return replicas.share(self.released_objective() + penalties)
         features = self._features(x)
         y = self._targets(y, features)
-        rows = ops.ones((ops.shape(features)[0],), features.dtype)
-        if sample_weight is not None:
-            rows = ops.cast(ops.reshape(sample_weight, (-1,)), rows.dtype)
+        rows = own_loss.weights_of_rows(sample_weight, features)
         if not training:
             values = self._expansion.loss.value(constant(y_pred), y)
             return replicas.share(layer_stack.mean(values, rows) + penalties)
@@ -414,6 +522,24 @@ class FunctionalNet(StackModel):
             g, h = ops.stop_gradient(g), ops.stop_gradient(h)
             total = total + ops.sum(g * move + h * ops.square(move) / 2)
         return total
+
+    def get_config(self):
+        layers, below = self._stack
+        return {
+            **self._given,
+            "layers": keras.saving.serialize_keras_object(layers),
+            "below": keras.saving.serialize_keras_object(below),
+            "name": self.name,
+        }
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        config = dict(config)
+        for key in ("layers", "below"):
+            config[key] = keras.saving.deserialize_keras_object(
+                config[key], custom_objects=custom_objects
+            )
+        return cls(**config)
 
 
 def _stacked(rows):
