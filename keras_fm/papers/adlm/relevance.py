@@ -66,6 +66,12 @@ _SELECTION = (
     keras.layers.GlobalMaxPooling1D,
     keras.layers.GlobalMaxPooling2D,
 )
+_AFFINE = (
+    keras.layers.Dense,
+    keras.layers.Conv1D,
+    keras.layers.Conv2D,
+    keras.layers.DepthwiseConv2D,
+)
 _LINEAR = (
     keras.layers.AveragePooling1D,
     keras.layers.AveragePooling2D,
@@ -258,22 +264,8 @@ def _linear_part(op):
     """`op` without its activation, as a function of its inputs; or `None`."""
     if hasattr(op, "linear_part"):
         return op.linear_part
-    if isinstance(op, keras.layers.Dense):
-        return lambda x: _with_bias(ops.matmul(x, op.kernel), op)
-    if isinstance(op, (keras.layers.Conv1D, keras.layers.Conv2D)):
-        return lambda x: _with_bias(_convolution(op, x), op)
-    if isinstance(op, keras.layers.DepthwiseConv2D):
-        return lambda x: _with_bias(
-            ops.depthwise_conv(
-                x,
-                op.kernel,
-                strides=op.strides,
-                padding=op.padding,
-                data_format=op.data_format,
-                dilation_rate=op.dilation_rate,
-            ),
-            op,
-        )
+    if isinstance(op, _AFFINE):
+        return functools.partial(_without_activation, op)
     if isinstance(op, (keras.layers.Add, keras.layers.Average)):
         return lambda *t: op(list(t))
     if isinstance(op, _LINEAR):
@@ -281,30 +273,12 @@ def _linear_part(op):
     return None
 
 
-def _convolution(op, x):
-    if op.padding != "causal":
-        return op.convolution_op(x, op.kernel)
-    reach = op.dilation_rate[0] * (op.kernel_size[0] - 1)
-    steps = 1 if op.data_format == "channels_last" else 2
-    padding = [(0, 0)] * 3
-    padding[steps] = (reach, 0)
-    return ops.conv(
-        ops.pad(x, padding),
-        op.kernel,
-        strides=op.strides,
-        padding="valid",
-        data_format=op.data_format,
-        dilation_rate=op.dilation_rate,
-    )
-
-
-def _with_bias(z, op):
-    bias = getattr(op, "bias", None)
-    if bias is None:
-        return z
-    if getattr(op, "data_format", "channels_last") == "channels_first":
-        bias = ops.reshape(bias, (1, -1) + (1,) * (len(z.shape) - 2))
-    return ops.add(z, ops.cast(bias, z.dtype))
+def _without_activation(op, x):
+    kept, op.activation = op.activation, None
+    try:
+        return op(x)
+    finally:
+        op.activation = kept
 
 
 def _pull_back(function, tensors, cotangent):
