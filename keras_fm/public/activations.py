@@ -8,7 +8,7 @@ import keras
 from keras import ops
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class Activation:
     """An activation that acts on every unit by itself.
 
@@ -88,65 +88,45 @@ def _elu_curvature(a):
 # largest at an end of the range: s^2 (1 - s)(2 - 3 s) and
 # (1 - t)(1 + t)^2 (1 - 3 t), rounded up in the last digit.
 _KNOWN = (
+    Activation("linear", lambda a: a, ops.ones_like, ops.zeros_like),
     Activation(
-        name="linear",
-        value=lambda a: a,
-        slope=ops.ones_like,
-        curvature=ops.zeros_like,
+        "relu",
+        ops.relu,
+        lambda a: ops.cast(a > 0, a.dtype),
+        ops.zeros_like,
     ),
     Activation(
-        name="relu",
-        value=ops.relu,
-        slope=lambda a: ops.cast(a > 0, a.dtype),
-        curvature=ops.zeros_like,
+        "leaky_relu",
+        lambda a: ops.leaky_relu(a, negative_slope=0.2),
+        lambda a: ops.where(a > 0, ops.ones_like(a), 0.2),
+        ops.zeros_like,
     ),
     Activation(
-        name="leaky_relu",
-        value=lambda a: ops.leaky_relu(a, negative_slope=0.2),
-        slope=lambda a: ops.where(a > 0, ops.ones_like(a), 0.2),
-        curvature=ops.zeros_like,
-    ),
-    Activation(
-        name="sigmoid",
-        value=ops.sigmoid,
-        slope=_sigmoid_slope,
-        curvature=_sigmoid_curvature,
+        "sigmoid",
+        ops.sigmoid,
+        _sigmoid_slope,
+        _sigmoid_curvature,
         bounds=(0.0, 1.0),
         pull=4 / 27,
         bend=0.07704,
     ),
     Activation(
-        name="tanh",
-        value=ops.tanh,
-        slope=_tanh_slope,
-        curvature=_tanh_curvature,
+        "tanh",
+        ops.tanh,
+        _tanh_slope,
+        _tanh_curvature,
         bounds=(-1.0, 1.0),
         pull=32 / 27,
         bend=1.23255,
     ),
+    Activation("softplus", ops.softplus, ops.sigmoid, _sigmoid_slope),
+    Activation("elu", ops.elu, _elu_slope, _elu_curvature),
+    Activation("silu", ops.silu, _silu_slope, _silu_curvature),
     Activation(
-        name="softplus",
-        value=ops.softplus,
-        slope=ops.sigmoid,
-        curvature=_sigmoid_slope,
-    ),
-    Activation(
-        name="elu",
-        value=ops.elu,
-        slope=_elu_slope,
-        curvature=_elu_curvature,
-    ),
-    Activation(
-        name="silu",
-        value=ops.silu,
-        slope=_silu_slope,
-        curvature=_silu_curvature,
-    ),
-    Activation(
-        name="gelu",
-        value=lambda a: ops.gelu(a, approximate=False),
-        slope=_gelu_slope,
-        curvature=_gelu_curvature,
+        "gelu",
+        lambda a: ops.gelu(a, approximate=False),
+        _gelu_slope,
+        _gelu_curvature,
     ),
 )
 NAMES = tuple(activation.name for activation in _KNOWN)
