@@ -14,6 +14,9 @@ _STATE_TREE = ("get_state_tree", "set_state_tree")
 class HiddenVariable(keras.Variable):
     """A non-trainable variable whose values never show in a repr."""
 
+    def __init__(self, value, **kwargs):
+        super().__init__(value, trainable=False, autocast=False, **kwargs)
+
     def __repr__(self):
         return f"<HiddenVariable shape={tuple(self.shape)}>"
 
@@ -74,48 +77,28 @@ class HiddenStateLayer(ConfiguredLayer):
         return found + list(self._hidden.variables.values())
 
     def _set_hidden(self, name, value):
-        """Creates or overwrites the hidden variable `name`.
-
-        Returns:
-            bool, whether it was created; traced steps are then stale.
-        """
+        """Creates or overwrites the hidden variable `name`."""
         known = self._hidden.variables.get(name)
         if known is not None and tuple(known.shape) == tuple(value.shape):
             known.assign(value)
-            return False
+            return
         self._hidden.variables[name] = HiddenVariable(
-            value,
-            dtype=self.variable_dtype,
-            trainable=False,
-            autocast=False,
-            name=name,
+            value, dtype=self.variable_dtype, name=name
         )
-        return True
 
     def _make_counter(self, name):
         """Creates a counter that all replicas of a step increment once."""
         self._hidden.variables[name] = HiddenVariable(
-            0,
-            dtype="int",
-            trainable=False,
-            autocast=False,
-            aggregation="only_first_replica",
-            name=name,
+            0, dtype="int", aggregation="only_first_replica", name=name
         )
 
     def _set_hidden_seed(self, name):
         """Creates a random stream seeded by the operating system, whose
         state is as hidden as the noise drawn from it."""
         seed = keras.random.SeedGenerator(secrets.randbits(31))
-        state = HiddenVariable(
-            ops.convert_to_numpy(seed.state),
-            dtype=seed.state.dtype,
-            trainable=False,
-            autocast=False,
-            name=name,
-        )
-        seed.state = state
-        self._hidden.variables[name] = state
+        drawn = ops.convert_to_numpy(seed.state)
+        seed.state = HiddenVariable(drawn, dtype=seed.state.dtype, name=name)
+        self._hidden.variables[name] = seed.state
         self._hidden.seed = seed
 
     def _draw_laplace(self, name):

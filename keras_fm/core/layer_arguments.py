@@ -1,5 +1,7 @@
 """Checks of arguments of layers and models, in the manner of `checks`."""
 
+import keras
+
 from keras_fm.kernel import checks
 
 
@@ -73,3 +75,30 @@ def map_shape(input_shape, kernel_size, strides, padding, filters):
                 )
         sizes.append(size)
     return (input_shape[0], *sizes, filters)
+
+
+def data_format(value):
+    """The `data_format` of a layer of images; `None` is Keras' own."""
+    if value is None:
+        value = keras.config.image_data_format()
+    known = ("channels_last", "channels_first")
+    return checks.either("data_format", value, known)
+
+
+def image_shape(input_shape, data_format, smallest, what):
+    """`(height, width, channels)` of images.
+
+    Raises:
+        ValueError: if one is not known, or images have fewer than `smallest`
+            pixels on a side, which the layer's `what` needs.
+    """
+    height, width, channels = input_shape[1:]
+    if data_format == "channels_first":
+        channels, height, width = input_shape[1:]
+    if None in (height, width, channels) or min(height, width) < smallest:
+        raise ValueError(
+            "Images must have known channels and a known height and width of "
+            f"at least {what} = {smallest} pixels. Received: "
+            f"input_shape={tuple(input_shape)}"
+        )
+    return height, width, channels

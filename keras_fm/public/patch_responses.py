@@ -10,6 +10,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_fm.core import layer_arguments
 from keras_fm.core.configured_layer import ConfiguredLayer
 from keras_fm.kernel import checks
 
@@ -52,11 +53,7 @@ class PatchResponses(ConfiguredLayer):
         self.epsilon = checks.positive("epsilon", epsilon)
         self.whitening = checks.positive("whitening", whitening)
         self.seed = checks.natural("seed", seed)
-        if data_format is None:
-            data_format = keras.config.image_data_format()
-        self.data_format = checks.either(
-            "data_format", data_format, ("channels_last", "channels_first")
-        )
+        self.data_format = layer_arguments.data_format(data_format)
         self.input_spec = keras.layers.InputSpec(ndim=4)
 
     def _add_map_weight(self, name, shape):
@@ -69,19 +66,11 @@ class PatchResponses(ConfiguredLayer):
 
     def _image_shape(self, input_shape):
         """`(height, width, channels)` of a full input shape, checked."""
-        if self.data_format == "channels_first":
-            channels, height, width = input_shape[1:]
-        else:
-            height, width, channels = input_shape[1:]
         smallest = self.patch_size + self.strides * (self.cells - 1)
-        if None in (height, width, channels) or min(height, width) < smallest:
-            raise ValueError(
-                "Images must have known channels and a known height and "
-                "width of at least `patch_size + strides * (cells - 1)` = "
-                f"{smallest} pixels. Received: "
-                f"input_shape={tuple(input_shape)}"
-            )
-        return height, width, channels
+        what = "`patch_size + strides * (cells - 1)`"
+        return layer_arguments.image_shape(
+            input_shape, self.data_format, smallest, what
+        )
 
     def _bases(self, channels):
         """Even and odd patches, `(d, even)` and `(d, odd)` float64 of

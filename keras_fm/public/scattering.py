@@ -6,6 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_fm.core import layer_arguments
 from keras_fm.core.configured_layer import ConfiguredLayer
 from keras_fm.kernel import checks
 
@@ -321,11 +322,7 @@ class Scattering2D(ConfiguredLayer):
         self.power = checks.number(
             "power", power, above=0, at_most=1, wanted="a number in (0, 1]"
         )
-        if data_format is None:
-            data_format = keras.config.image_data_format()
-        self.data_format = checks.either(
-            "data_format", data_format, ("channels_last", "channels_first")
-        )
+        self.data_format = layer_arguments.data_format(data_format)
         self.input_spec = keras.layers.InputSpec(ndim=4)
 
     @property
@@ -336,18 +333,11 @@ class Scattering2D(ConfiguredLayer):
 
     def _image_shape(self, input_shape):
         """`(height, width, channels)` of a full input shape, checked."""
-        if self.data_format == "channels_first":
-            channels, height, width = input_shape[1:]
-        else:
-            height, width, channels = input_shape[1:]
         smallest = 2**self.scales
-        if None in (height, width, channels) or min(height, width) < smallest:
-            raise ValueError(
-                "Images must have known channels and a known height and "
-                f"width of at least 2**scales = {smallest} pixels. "
-                f"Received: input_shape={tuple(input_shape)}"
-            )
-        return height, width, channels
+        what = "2**scales"
+        return layer_arguments.image_shape(
+            input_shape, self.data_format, smallest, what
+        )
 
     def build(self, input_shape):
         height, width, _ = self._image_shape(input_shape)
