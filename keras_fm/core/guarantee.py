@@ -205,6 +205,9 @@ class Published:
 
     kind = "published"
     own_neighbours = "replace_one"
+    # As `Proven` has them, which alone may change them.
+    unit, n_public, ridge_factor = Unit(), True, 0.5
+    releases, spends, start = 1, 1.0, "minimiser"
 
     def __post_init__(self):
         if self.neighbours is not None:

@@ -25,9 +25,6 @@ class PlannedRelease:
         samples: `None` for one round over all records, or the samples of
             several rounds.
         mechanism: `None` (calibrated to the share), or the mechanism.
-        noise_multiplier: for `samples`: the noise, or `None` for what the
-            other releases leave of the budget.
-        done: whether it was released before; its noise counts.
         entry: `None`, or a function from the ledger's entry to the one that
             is charged.
         prepare: `None`, or a function that is called after the releases
@@ -35,7 +32,7 @@ class PlannedRelease:
             gives the one that is carried out, of the same sensitivity.
         carry_out: `None` for one round over what `read` gives, or a function
             that takes this planned release and the other arguments of a
-            charge, reads records, and returns a release (or `None`).
+            charge, reads records, and returns a release.
     """
 
     name: str
@@ -45,8 +42,6 @@ class PlannedRelease:
     learn: collections.abc.Callable
     samples: SamplingPlan | None = None
     mechanism: object | None = None
-    noise_multiplier: float | None = None
-    done: bool = False
     entry: collections.abc.Callable | None = None
     prepare: collections.abc.Callable | None = None
     carry_out: collections.abc.Callable | None = None

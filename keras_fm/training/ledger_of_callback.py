@@ -5,7 +5,6 @@ import functools
 import numbers
 import sys
 
-from keras_fm.core.guarantee import Unit
 from keras_fm.kernel.budget import (
     Neighbours,
     PrivacyBudget,
@@ -107,8 +106,7 @@ def _check_labels_alone(guarantee):
 
 
 def _opened(budget, guarantee, path):
-    unit = getattr(guarantee, "unit", None) or Unit()
-    neighbours = guarantee.neighbours
+    unit, neighbours = guarantee.unit, guarantee.neighbours
     if not isinstance(budget, Ledger):
         if neighbours is None:
             neighbours = guarantee.own_neighbours

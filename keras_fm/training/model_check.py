@@ -50,7 +50,7 @@ def check_start(model, top, guarantee):
     if top is model:
         top.check_start()
     elif hasattr(top, "check_start"):
-        top.check_start(getattr(guarantee, "start", "minimiser"))
+        top.check_start(guarantee.start)
 
 
 def check_one_process(model):
@@ -170,6 +170,16 @@ def parts_below(model, top):
             )
     # A functional model orders its `layers` from the inputs upwards.
     return [layer for layer in model.layers if layer in found]
+
+
+def default_shares(parts):
+    """The default shares of the releases of parts below the top, in order."""
+    kinds = [type(part) for part in parts]
+    return [
+        share
+        for part in parts
+        for share in part.default_shares(kinds.count(type(part)))
+    ]
 
 
 def check_parts(model, planned):

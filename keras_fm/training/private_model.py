@@ -390,7 +390,7 @@ class PrivateModel(keras.callbacks.Callback):
         model_check.check_one_process(self.model)
         self._carry_out(plan)
         self.releases, self.release = plan.releases, plan.release
-        plan.install(getattr(self.guarantee, "start", "minimiser"))
+        plan.install(self.guarantee.start)
         self._seal(plan)
         return True
 
@@ -412,12 +412,7 @@ class PrivateModel(keras.callbacks.Callback):
         parts = [part for part in parts if not part.is_released]
         if not parts:
             return None
-        kinds = [type(part) for part in parts]
-        shares = [
-            share
-            for part in parts
-            for share in part.default_shares(kinds.count(type(part)))
-        ]
+        shares = model_check.default_shares(parts)
         promise, share = self.guarantee, min(math.fsum(shares), 0.5)
         if promise.kind != "proven":
             promise = Proven(neighbours=str(self._ledger.neighbours))

@@ -1,6 +1,5 @@
 """The releases of a proven fit, their order, and how they are carried out."""
 
-import contextlib
 import dataclasses
 import functools
 import math
@@ -79,6 +78,8 @@ class ProvenPlan:
         self.data, self.ledger, self.noise = data, ledger, noise
         self.guarantee = guarantee
         self.published = guarantee.kind == "published"
+        self.n_public = guarantee.n_public
+        self.ridge_factor = guarantee.ridge_factor
         self.releases = {}
         self._undo = []
         # Features for the parts above, while the plan is carried out.
@@ -91,13 +92,9 @@ class ProvenPlan:
     # Facts ---------------------------------------------------------------
 
     @property
-    def _unit(self):
-        return getattr(self.guarantee, "unit", None)
-
-    @property
     def owners(self):
         """Ids of the records' owners, or `None`."""
-        found = getattr(self._unit, "owners", None)
+        found = self.guarantee.unit.owners
         if np.ndim(found) > 1:
             raise ValueError(
                 "Rows with several owners are supported in the steps of "
@@ -109,7 +106,7 @@ class ProvenPlan:
     @property
     def reach(self):
         """How many other units' records may depend on one unit's data."""
-        return getattr(self._unit, "reach", 0)
+        return self.guarantee.unit.reach
 
     @property
     def privacy_unit(self):
@@ -120,21 +117,6 @@ class ProvenPlan:
     def public_features(self):
         """Whether only the labels are secret."""
         return self.ledger.neighbours is Neighbours.REPLACE_LABEL
-
-    @property
-    def n_public(self):
-        """Whether the number of records is public."""
-        return getattr(self.guarantee, "n_public", True)
-
-    @property
-    def ridge_factor(self):
-        """Ridge in units of the noise's spectral edge."""
-        return getattr(self.guarantee, "ridge_factor", 0.5)
-
-    @property
-    def lot(self):
-        """The number by which published noise is divided."""
-        return self.guarantee.lot
 
     @functools.cached_property
     def n(self):
@@ -184,14 +166,6 @@ class ProvenPlan:
 
     # Refusals ------------------------------------------------------------
 
-    def check_delta(self, rounds):
-        """Refuses Gaussian noise without a delta."""
-        if self.ledger.budget.delta == 0:
-            raise ValueError(
-                f"{rounds} have Gaussian noise, which needs delta > 0: give "
-                "the budget a delta far below one over the number of records."
-            )
-
     def check_reach(self, what):
         """Refuses data in which other units' records depend on one unit."""
         if self.reach:
@@ -199,7 +173,11 @@ class ProvenPlan:
 
     def check_rounds(self, rounds):
         """Refuses settings that `rounds` of an output layer do not cover."""
-        self.check_delta(rounds)
+        if self.ledger.budget.delta == 0:
+            raise ValueError(
+                f"{rounds} have Gaussian noise, which needs delta > 0: give "
+                "the budget a delta far below one over the number of records."
+            )
         if not self.n_public:
             raise ValueError(
                 f"{rounds} divide by the number of records (or of owners), "
@@ -456,29 +434,9 @@ class ProvenPlan:
         if part is not self.top:
             part.mark_released(self.ledger.to_json())
 
-    def keep_top(self, release):
-        """Keeps the release of the part on top."""
-        self.keep(self.top, release)
-
     def on_failure(self, undo):
         """Registers `undo`, called if a release fails midway."""
         self._undo.append(undo)
-
-    @contextlib.contextmanager
-    def keeping_features(self):
-        """Context in which a part's features are kept for the parts above."""
-        self._kept = Memo()
-        try:
-            yield
-        finally:
-            # The traceback of an error may keep the object alive.
-            self._kept.forget()
-            self._kept = None
-
-    def undo(self):
-        """Undoes a release that failed midway."""
-        for undo in self._undo:
-            undo()
 
     # The releases --------------------------------------------------------
 
@@ -486,14 +444,15 @@ class ProvenPlan:
     def _planned(self):
         # Planned when first needed: some plans count the records, and a fit
         # that reuses its release must use none.
-        return [
-            (part, part.planned_releases(self))
-            for part in (*self.parts, *self._tops)
-        ]
+        return [(part, part.planned_releases(self)) for part in self._every]
 
     @property
     def _tops(self):
         return [] if self.top is None else [self.top]
+
+    @property
+    def _every(self):
+        return [*self.parts, *self._tops]
 
     # Shares --------------------------------------------------------------
 
@@ -509,17 +468,11 @@ class ProvenPlan:
                 f"{len(names)} releases of this model, {names}. Received: "
                 f"shares={shares}"
             )
-        each = self.spends / self.times
+        each = self.guarantee.spends / self.times
         return {name: share * each for name, share in zip(names, shares)}
 
     def _default_shares(self):
-        parts = self._whole_parts
-        kinds = [type(part) for part in parts]
-        shares = [
-            share
-            for part in parts
-            for share in part.default_shares(kinds.count(type(part)))
-        ]
+        shares = model_check.default_shares(self._whole_parts)
         if not self._whole_top:
             return [share / sum(shares) for share in shares]
         most = 1 - LEAST_TOP_SHARE
@@ -528,10 +481,6 @@ class ProvenPlan:
         (top,) = self._whole_top
         left = 1 - sum(shares)
         return [*shares, *(left * share for share in top.split_share())]
-
-    def share(self, name):
-        """The share of the budget for a release."""
-        return self.shares[name]
 
     def one_release(self, name):
         """The noise multiplier (standard deviation over sensitivity) if the
@@ -544,18 +493,9 @@ class ProvenPlan:
     @property
     def times(self):
         """How often the plan may be carried out within the budget."""
-        return getattr(self.guarantee, "releases", 1)
-
-    @property
-    def spends(self):
-        """The share of the ledger's budget that the plan may spend."""
-        return getattr(self.guarantee, "spends", 1.0)
+        return self.guarantee.releases
 
     # Planned releases ----------------------------------------------------
-
-    def others_than(self, part):
-        """The other parts below the top."""
-        return [other for other in self.parts if other is not part]
 
     @property
     def to_release(self):
@@ -564,14 +504,13 @@ class ProvenPlan:
             planned
             for part, releases in self._planned
             for planned in releases
-            if not planned.done
-            and (self.redo or part is self.top or not part.is_released)
+            if self.redo or part is self.top or not part.is_released
         ]
 
     @property
     def is_done(self):
         """Whether the model carries all its releases."""
-        return all(part.is_released for part in (*self.parts, *self._tops))
+        return all(part.is_released for part in self._every)
 
     # Noise ---------------------------------------------------------------
 
@@ -586,9 +525,8 @@ class ProvenPlan:
                 neighbours=self.ledger.neighbours,
                 share=self.shares[planned.name],
             )
-        multiplier = planned.noise_multiplier or self._noise_multiplier(planned)
         return planned.samples.mechanism(
-            multiplier,
+            self._noise_multiplier(planned),
             planned.query.sensitivity("l2", neighbours=self.ledger.neighbours),
         )
 
@@ -616,11 +554,10 @@ class ProvenPlan:
 
     def _left_over(self):
         """The budget that other plans may spend, as one mechanism."""
-        if self.spends == 1:
+        left = 1 - self.guarantee.spends
+        if not left:
             return []
-        multiplier = calibration.gaussian_share(
-            self.ledger.budget, 1 - self.spends
-        )
+        multiplier = calibration.gaussian_share(self.ledger.budget, left)
         return [
             mechanisms.GaussianMechanism(
                 sensitivity=1.0, noise_multiplier=multiplier
@@ -693,14 +630,13 @@ class ProvenPlan:
             spends: whether the ledger will be charged. Earlier releases of
                 all layers must then be in the same ledger.
         """
-        model_check.check_parts(self.whole, (*self.parts, *self._tops))
-        for part in (*self.parts, *self._tops) if self.public_features else ():
+        model_check.check_parts(self.whole, self._every)
+        for part in self._every if self.public_features else ():
             part.check_labels_alone()
         if self.published:
             model_check.check_built(self.model)
             return
-        claimed = () if self.published else self._tops
-        model_check.check_not_perturbed((*self.parts, *claimed))
+        model_check.check_not_perturbed(self._every)
         model_check.check_proven(self.model, self.top)
         for part in model_check.released_parts(self.whole) if spends else ():
             # Also for a part that is released again: it may start from the
@@ -728,13 +664,18 @@ class ProvenPlan:
         if len(releases) > 1:
             # Before the first charge.
             read_records.check_begins_anew(self.data)
+        self._kept = Memo()
         try:
-            with self.keeping_features():
-                for planned in releases:
-                    self.carry_out_one(planned)
+            for planned in releases:
+                self.carry_out_one(planned)
         except BaseException:
-            self.undo()
+            for undo in self._undo:
+                undo()
             raise
+        finally:
+            # The traceback of an error may keep the object alive.
+            self._kept.forget()
+            self._kept = None
         for part in self.parts:
             # Each part saves the ledger with all releases.
             if part.is_released:
@@ -767,8 +708,7 @@ class ProvenPlan:
             release = planned.carry_out(
                 planned, entry=self._entry(planned, mechanism), **given
             )
-        if release is not None:
-            planned.learn(release)
+        planned.learn(release)
 
     @property
     def release(self):

@@ -41,7 +41,6 @@ class PublishedPlan:
                 'guarantee="published" needs a model with one input. Received '
                 f"a model with {len(whole.inputs)} inputs"
             )
-        self._input_shape = tuple(whole.inputs[0].shape[1:])
         parts = [part for part in parts_of(whole) if hasattr(part, "claims")]
         if stack is None and model_check.output_part(whole) is None:
             model_check.place_of_parts(whole)
@@ -49,7 +48,11 @@ class PublishedPlan:
                 "The last layer of a published model must be "
                 "`keras_fm.layers.PrivateDense`."
             )
-        self._check(parts, whole)
+        for part in parts:
+            if part.unprotected:
+                model_check.check_parts(whole, parts)
+            if hasattr(part, "check_published"):
+                part.check_published()
         self._papers = set()
         self._claims = [(part, part.claims(self)) for part in parts]
         given = guarantee.settings
@@ -66,7 +69,6 @@ class PublishedPlan:
                 "`shares` must hold one share for each of the perturbations "
                 f"{names}. Received: shares={shares}"
             )
-        self.names = names
         self.epsilons = dict(
             zip(names, (s * ledger.budget.epsilon for s in shares))
         )
@@ -77,13 +79,6 @@ class PublishedPlan:
     def known_units(self):
         """The number of records, if known without iterating over the data."""
         return records.number(self.data)
-
-    def _check(self, parts, whole):
-        for part in parts:
-            if part.unprotected:
-                model_check.check_parts(whole, parts)
-            if hasattr(part, "check_published"):
-                part.check_published()
 
     def _default_shares(self, parts, names):
         for part in parts:
@@ -108,11 +103,6 @@ class PublishedPlan:
         """The settings of a paper, see `Published`."""
         self._papers.add(kind)
         return self.guarantee.settings_of(self._whole, kind)
-
-    @property
-    def input_shape(self):
-        """Shape of one record."""
-        return self._input_shape
 
     def batches(self):
         """Every record once, without its label."""

@@ -102,7 +102,7 @@ class RelevanceScaling(ReleasedLayer):
         head, ball = reading.top, "l1"
         if reading.ledger.budget.delta > 0:
             ball = "l2"
-        if head is None or reading.others_than(self):
+        if head is None or reading.parts != [self]:
             raise ValueError(
                 "RelevanceScaling cannot be combined with PrivateEncoder, "
                 "ChebyshevCRBM or DPPCA layers, and needs a PrivateDense on "

@@ -43,7 +43,7 @@ def planned_releases(model, reading):
         # After the last round `install` decides whether weights move.
         descent.learn(release, move=not last)
         if last:
-            reading.keep_top(release)
+            reading.keep(model, release)
             descent.install(reading.ledger.to_json())
 
     def undo():
@@ -73,7 +73,7 @@ def planned_releases(model, reading):
         if published:
             more["mechanism"] = LaplaceMechanism(
                 sensitivity=sensitivity,
-                epsilon=reading.ledger.budget.epsilon * reading.share(name),
+                epsilon=reading.ledger.budget.epsilon * reading.shares[name],
             )
         found.append(
             PlannedRelease(
@@ -114,16 +114,12 @@ def _published_round(model, reading, planned, *, entry, noise, **_):
     settings = reading.guarantee.settings_of(
         model, claims.PublishedFunctionalNet
     )
-    sums = [_clipped_sum(values, settings.sum_clip) for values in sums]
+    bound = settings.sum_clip
+    # `g / max(1, ||g||^2 / C)`, g the sums of all layers, as printed.
+    if bound is not None:
+        sums = [v / max(1.0, np.sum(v**2) / bound) for v in sums]
     ledger.charge([entry])
     generator = noise.generator()
     scale = entry.mechanism["laplace_scale"]
     noisy = [v + generator.laplace(0.0, scale, v.shape) for v in sums]
     return reading.release_of(planned, dict(zip(query.names, noisy)))
-
-
-def _clipped_sum(values, bound):
-    """`g / max(1, ||g||^2 / C)`, g the sums of all layers, as printed."""
-    if bound is None:
-        return values
-    return values / max(1.0, np.sum(values**2) / bound)
