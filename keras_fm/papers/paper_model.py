@@ -9,6 +9,7 @@ from keras import ops
 from keras_fm.core import dtype_scope, model_graph, sealed
 from keras_fm.core.guarantee import PaperSettings, Proven, Published
 from keras_fm.core.planned_release import NOISE
+from keras_fm.heads.private_dense import PrivateDense
 from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import checks
 
@@ -103,6 +104,15 @@ class PaperModel(keras.Model):
             fields.setdefault("orders", ("linear",))
         return Published(lot=self._lot if lot is None else lot, **fields)
 
+    def _head(self, units):
+        return PrivateDense(
+            units,
+            # No bias if published: the paper's Delta_C counts only features.
+            use_bias=self._proven,
+            unprotected=self._arguments["unprotected"],
+            name="output",
+        )
+
     def get_config(self):
         config = {
             **self._arguments,
@@ -124,6 +134,24 @@ class PaperModel(keras.Model):
             )
         with dtype_scope.of(config):
             return cls(**config)
+
+
+class OfWindows:
+    """What models of `keras_fm.datasets.Windows` have in common: the places
+    of their columns."""
+
+    @classmethod
+    def of(cls, windows, **kwargs):
+        """A model for these `keras_fm.datasets.Windows`."""
+        return cls(
+            windows.x.shape[1:],
+            windows.columns,
+            (windows.low, windows.high),
+            **kwargs,
+        )
+
+    def get_config(self):
+        return {**super().get_config(), "columns": self._columns}
 
 
 class StackView(keras.Model):

@@ -3,7 +3,6 @@ import dataclasses
 import keras
 
 from keras_fm.core import layer_arguments
-from keras_fm.heads.private_dense import PrivateDense
 from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.papers.adlm.claims import PublishedAdLM
 from keras_fm.papers.adlm.perturbed_layers import (
@@ -142,14 +141,8 @@ class AdaptiveLaplace(PaperModel):
             box = NormalizationLayer(bounds or (0.0, 1.0), "linf", name="box")
             layers = [box, *made(guarantee)]
         # No bias: the papers' Delta_F counts only the features.
-        head = PrivateDense(
-            units,
-            use_bias=proven,
-            unprotected=unprotected,
-            name="output",
-        )
         outputs = inputs
-        for layer in [*layers, head]:
+        for layer in [*layers, self._head(units)]:
             outputs = layer(outputs)
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
 

@@ -2,10 +2,11 @@ import keras
 
 from keras_fm.datasets.behavior_windows import column_range
 from keras_fm.papers.dpa.deep_private_autoencoder import DeepPrivateAutoencoder
+from keras_fm.papers.paper_model import OfWindows
 
 
 @keras.saving.register_keras_serializable(package="keras_fm")
-class BehaviorAutoencoder(DeepPrivateAutoencoder):
+class BehaviorAutoencoder(OfWindows, DeepPrivateAutoencoder):
     """dPAH: prediction of a person's behaviour from a window of records.
 
     Phan, Wang, Wu and Dou, AAAI 2016. A record is one (user, time) window.
@@ -70,16 +71,3 @@ class BehaviorAutoencoder(DeepPrivateAutoencoder):
             **kwargs,
         )
         self._columns = columns
-
-    @classmethod
-    def of(cls, windows, **kwargs):
-        """A model for these `keras_fm.datasets.Windows`."""
-        return cls(
-            windows.x.shape[1:],
-            windows.columns,
-            (windows.low, windows.high),
-            **kwargs,
-        )
-
-    def get_config(self):
-        return {**super().get_config(), "columns": self._columns}

@@ -3,7 +3,6 @@ import numpy as np
 from keras import ops
 
 from keras_fm.core import layer_arguments
-from keras_fm.heads.private_dense import PrivateDense
 from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.papers.dpa.claims import PublishedDPA
 from keras_fm.papers.dpa.perturbed_reconstruction import (
@@ -166,17 +165,8 @@ class DeepPrivateAutoencoder(PaperModel):
                     '`components` belong to guarantee="proven". Received: '
                     f"hidden={given['hidden']}"
                 )
-            layers = []
-            if index:
-                layers = [
-                    NormalizationLayer(
-                        mode="batch",
-                        running=False,
-                        name=f"normalization_{index}",
-                    )
-                ]
             yield (
-                layers,
+                [_of_batch(f"_{index}")] if index else [],
                 PrivateEncoder(
                     units,
                     guarantee="published",
@@ -187,22 +177,10 @@ class DeepPrivateAutoencoder(PaperModel):
             )
 
     def _top(self, units, encoder):
+        layers = [_of_batch("")]
         if self._proven:
             layers = _centred(encoder, "unit", "")
-        else:
-            layers = [
-                NormalizationLayer(
-                    mode="batch", running=False, name="normalization"
-                )
-            ]
-        head = PrivateDense(
-            units,
-            # No bias if published: the paper's Delta_C counts only features.
-            use_bias=self._proven,
-            unprotected=self._arguments["unprotected"],
-            name="output",
-        )
-        return [*layers, head]
+        return [*layers, self._head(units)]
 
     @property
     def encoders(self):
@@ -329,13 +307,9 @@ class Autoencoder(StackView):
     def compute_loss(
         self, x=None, y=None, y_pred=None, sample_weight=None, training=True
     ):
-        return super().compute_loss(
-            x, self._target(x), y_pred, sample_weight, training
-        )
-
-    def _target(self, x):
         start, stop = self.stack[-1].visible_range
-        return self.below(x)[:, start:stop]
+        target = self.below(x)[:, start:stop]
+        return super().compute_loss(x, target, y_pred, sample_weight, training)
 
     def decode(self, code):
         """Decodes the topmost code down to the first encoder's inputs."""
@@ -343,16 +317,18 @@ class Autoencoder(StackView):
         for layer in reversed(self.stack):
             values = layer.decode(code)
             if layer is not self.stack[0]:
-                below = self.stack[self.stack.index(layer) - 1]
-                code = _inverse_centred(below, values)
+                below, code = self.stack[self.stack.index(layer) - 1], values
+                # Published: the batch normalises codes, which keep the
+                # cube's scale.
+                if not below.is_published:
+                    code = (values / _scale(below) + 1) / 2
+                    code = ops.clip(code, 0.0, 1.0)
         return ops.convert_to_numpy(values)
 
 
 def _hidden(entry):
-    if isinstance(entry, (list, tuple)):
-        units, components = entry
-        return units, components
-    return entry, None
+    """Units and components of a hidden layer."""
+    return tuple(entry) if isinstance(entry, (list, tuple)) else (entry, None)
 
 
 def _scale(encoder):
@@ -370,8 +346,7 @@ def _centred(encoder, mode, suffix):
     ]
 
 
-def _inverse_centred(encoder, values):
-    if encoder.is_published:
-        # Published: the batch normalises codes, which keep the cube's scale.
-        return values
-    return ops.clip((values / _scale(encoder) + 1) / 2, 0.0, 1.0)
+def _of_batch(suffix):
+    return NormalizationLayer(
+        mode="batch", running=False, name=f"normalization{suffix}"
+    )

@@ -323,6 +323,11 @@ class NetworkExpansionRelease(Release):
     coefficients and of public constants. They use no more budget.
     """
 
+    def _layers(self):
+        """Gradient and curvature of every layer."""
+        found = self.statistics["gradient"], self.statistics["curvature"]
+        return zip(*map(self.query.layers, found))
+
     def quadratic(self, ridge_factor=0.5, damping=0.1):
         """The convex quadratic `sum g d + 1/2 h d^2` of every layer, d the
         weights minus those it was expanded about.
@@ -343,10 +348,7 @@ class NetworkExpansionRelease(Release):
         stddev = math.sqrt(self.mechanism.coordinate_variance(objective.size))
         ridge = 2 * ridge_factor * stddev / objective.curvature_weight
         found = []
-        for g, h in zip(
-            objective.layers(self.statistics["gradient"]),
-            objective.layers(self.statistics["curvature"]),
-        ):
+        for g, h in self._layers():
             h = np.maximum(h, 0.0) + damping * max(h.mean(), 0.0) + ridge
             # Without noise, a weight that no record moves must not change.
             found.append((g, np.maximum(h, _floor(h))))
@@ -361,11 +363,8 @@ class NetworkExpansionRelease(Release):
         Returns:
             as `quadratic`.
         """
-        objective, found = self.query, []
-        for g, h in zip(
-            objective.layers(self.statistics["gradient"]),
-            objective.layers(self.statistics["curvature"]),
-        ):
+        found = []
+        for g, h in self._layers():
             convex = h > 0
             found.append(
                 (np.where(convex, g, 0.0), np.where(convex, h, _floor(h)))

@@ -3,6 +3,7 @@ import numpy as np
 from keras import ops
 
 from keras_fm.datasets.behavior_windows import column_range
+from keras_fm.papers.paper_model import OfWindows
 from keras_fm.papers.pcdbn.private_cdbn import PrivateCDBN
 from keras_fm.public.normalization_layer import NormalizationLayer
 
@@ -12,7 +13,7 @@ _PRINTED = ((12, 4), (6, 2))
 
 
 @keras.saving.register_keras_serializable(package="keras_fm")
-class BehaviorCDBN(PrivateCDBN):
+class BehaviorCDBN(OfWindows, PrivateCDBN):
     """pCDBN's prediction of a person's behaviour from a window of records.
 
     Phan, Wu and Dou, Machine Learning 2017. A record is one (user, time)
@@ -80,16 +81,6 @@ class BehaviorCDBN(PrivateCDBN):
             **kwargs,
         )
 
-    @classmethod
-    def of(cls, windows, **kwargs):
-        """A model for these `keras_fm.datasets.Windows`."""
-        return cls(
-            windows.x.shape[1:],
-            windows.columns,
-            (windows.low, windows.high),
-            **kwargs,
-        )
-
     _dropout = 0.5
 
     def _visible(self, inputs, bounds):
@@ -126,9 +117,6 @@ class BehaviorCDBN(PrivateCDBN):
         )
         visible = self.energy_model(1).predict(x, verbose=0)[..., 0]
         return low + np.clip(visible, 0.0, 1.0) * (high - low)
-
-    def get_config(self):
-        return {**super().get_config(), "columns": self._columns}
 
 
 @keras.saving.register_keras_serializable(package="keras_fm")

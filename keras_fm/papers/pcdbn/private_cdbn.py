@@ -2,7 +2,6 @@ import keras
 import numpy as np
 
 from keras_fm.core import layer_arguments
-from keras_fm.heads.private_dense import PrivateDense
 from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import checks
 from keras_fm.papers.batch_standardization import BatchStandardization
@@ -236,12 +235,11 @@ class PrivateCDBN(PaperModel):
 
     def _pooling(self, index):
         size, name = self._arguments["pooling"], f"pooling_{index + 1}"
+        kind = keras.layers.MaxPooling2D
         if self._proven:
             # Averages keep a record's features above the noise.
-            return keras.layers.AveragePooling2D(
-                size, padding="same", data_format="channels_last", name=name
-            )
-        return keras.layers.MaxPooling2D(
+            kind = keras.layers.AveragePooling2D
+        return kind(
             size, padding="same", data_format="channels_last", name=name
         )
 
@@ -297,16 +295,7 @@ class PrivateCDBN(PaperModel):
             yield NormalizationLayer(name="unit_dense")
 
     def _output(self, units, outputs, conditions):
-        # No bias if published: the paper's Delta_C counts only features.
         return self._head(units)(outputs)
-
-    def _head(self, units):
-        return PrivateDense(
-            units,
-            use_bias=self._proven,
-            unprotected=self._arguments["unprotected"],
-            name="output",
-        )
 
     @property
     def rbms(self):
