@@ -5,16 +5,6 @@ import keras
 from keras_fm.kernel import checks
 
 
-def positive_integer(name, value):
-    """`checks.count` in the words of Keras' own layers."""
-    if not checks.is_integer(value) or value <= 0:
-        raise ValueError(
-            f"Received an invalid value for `{name}`, expected a positive "
-            f"integer. Received: {name}={value}"
-        )
-    return int(value)
-
-
 def odd(name, value):
     """A positive odd integer."""
     if checks.count(name, value) % 2 == 0:
@@ -31,7 +21,7 @@ def pair(name, value):
             f"`{name}` must be an integer or a pair of them. Received: "
             f"{name}={value}"
         )
-    return tuple(positive_integer(name, v) for v in value)
+    return tuple(checks.count(name, v) for v in value)
 
 
 def sizes(name, value):

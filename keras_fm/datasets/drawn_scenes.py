@@ -60,7 +60,7 @@ def load(num=12000, image_size=32, channels=3, seed=0, variants=1):
     >>> images.shape
     (10, 32, 32, 3)
     """
-    checks.integer("num", num, at_least=1, wanted="an integer of at least 1")
+    checks.count("num", num)
     checks.integer("image_size", image_size, at_least=8)
     checks.one_of("channels", channels, (1, 3))
     if variants > 1:

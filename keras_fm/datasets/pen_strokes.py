@@ -48,9 +48,8 @@ def load(shapes=6000, variants=6, image_size=28, seed=0):
     >>> images.shape, groups[:4].tolist()
     ((30, 28, 28, 1), [0, 0, 0, 1])
     """
-    wanted = "an integer of at least 1"
-    checks.integer("shapes", shapes, at_least=1, wanted=wanted)
-    checks.integer("variants", variants, at_least=1, wanted=wanted)
+    checks.count("shapes", shapes)
+    checks.count("variants", variants)
     checks.integer("image_size", image_size, at_least=8)
     rng = np.random.default_rng(seed)
     pens = np.repeat(_pen_paths(rng, shapes), variants, axis=0)

@@ -7,7 +7,6 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_fm.core import layer_arguments
 from keras_fm.core.guarantee import STARTS
 from keras_fm.core.planned_release import PlannedRelease, PublishedNoise
 from keras_fm.core.private_part import ReleasedLayer
@@ -132,7 +131,7 @@ class PrivateDense(ReleasedLayer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.units = layer_arguments.positive_integer("units", units)
+        self.units = checks.count("units", units)
         self.use_bias = use_bias
         self.feature_bound = checks.positive("feature_bound", feature_bound)
         self.feature_l1_bound = checks.optional(
@@ -782,13 +781,6 @@ class PrivateDense(ReleasedLayer):
             curved = ops.matmul(self._get_hidden("hessian"), step)
         return ops.sum(step * curved) * self._kind.query.curvature
 
-    def _noise_loss(self):
-        return coefficient_noise.loss(
-            self._weights_in_objective(),
-            self._get_hidden("linear_noise"),
-            self._get_hidden("quadratic_noise"),
-        )
-
     def linear_part(self, x):
         """The output before the activation, for layer-wise relevance."""
         outputs = ops.matmul(x, self.kernel)
@@ -813,7 +805,9 @@ class PrivateDense(ReleasedLayer):
             self.add_loss(self._released_loss())
             return ops.zeros_like(outputs)
         if self.is_perturbed:
-            self.add_loss(self._noise_loss())
+            weights = self._weights_in_objective()
+            noise = [self._get_hidden(name) for name in self.noise_names]
+            self.add_loss(coefficient_noise.loss(weights, *noise))
         return outputs
 
     def compute_output_shape(self, input_shape):
@@ -824,10 +818,8 @@ class PrivateDense(ReleasedLayer):
         if not self.use_bias:
             return features
         features = columns.floats(features)
-        constant = np.full(
-            (len(features), 1), self.bias_feature, features.dtype
-        )
-        return np.concatenate([features, constant], axis=1)
+        entry = ((0, 0), (0, 1))
+        return np.pad(features, entry, constant_values=self.bias_feature)
 
     def compute_output_spec(self, inputs, training=False):
         found = super().compute_output_spec(inputs)
@@ -867,8 +859,6 @@ class PrivateDense(ReleasedLayer):
 
 
 def _still(weight):
-    return (
-        None
-        if weight is None
-        else ops.stop_gradient(ops.convert_to_tensor(weight))
-    )
+    if weight is None:
+        return None
+    return ops.stop_gradient(ops.convert_to_tensor(weight))

@@ -144,8 +144,7 @@ class DPPCA(ProvenMap):
         inputs = columns.floats(inputs)
         if not self.center:
             return inputs
-        constant = np.full((len(inputs), 1), self.constant, inputs.dtype)
-        return np.concatenate([inputs, constant], axis=1)
+        return np.pad(inputs, ((0, 0), (0, 1)), constant_values=self.constant)
 
     def set_components(self, mean, directions, variances):
         """Sets the weights from a release.

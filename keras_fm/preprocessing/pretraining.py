@@ -13,15 +13,8 @@ def lowest(layers, depth):
     Raises:
         ValueError: if the stack has fewer.
     """
-    depth = len(layers) if depth is None else depth
-    most = len(layers)
-    checks.integer(
-        "depth",
-        depth,
-        at_least=1,
-        at_most=most,
-        wanted=f"between 1 and {most}",
-    )
+    if depth is not None:
+        checks.integer("depth", depth, at_least=1, at_most=len(layers))
     return layers[:depth]
 
 

@@ -141,8 +141,7 @@ class PatchDictionary(PatchResponses, AdaptedLayer):
         """
         self._check_description(description)
         x = ops.convert_to_numpy(public_images)
-        if not np.all(np.isfinite(x)):
-            raise ValueError("Public images must be finite.")
+        checks.finite("public_images", x)
         if not self.built:
             self.build((None, *x.shape[1:]))
         if self.data_format == "channels_first":

@@ -197,7 +197,8 @@ def taylor(activation="sigmoid", degree=7, radius=1.0):
     >>> round(taylor("softplus", degree=2, radius=1.0).error, 7)
     0.0048855
     """
-    _check_smooth(activation, "Use `chebyshev`, which needs no derivatives.")
+    wanted = f"one of {list(_SMOOTH)}; `chebyshev` needs no derivatives"
+    checks.one_of("activation", activation, _SMOOTH, wanted)
     degree = checks.integer("degree", degree, at_least=0, at_most=MAX_DEGREE)
     radius = _check_radius(radius)
     coefficients = _taylor_coefficients(activation, degree)
@@ -350,15 +351,6 @@ def _function(activation):
             f"one of {list(ACTIVATIONS)} or a function of an array",
         )
     return ACTIVATIONS[activation], activation
-
-
-def _check_smooth(activation, instead):
-    if not (isinstance(activation, str) and activation in _SMOOTH):
-        raise ValueError(
-            f"`activation` must be one of {list(_SMOOTH)}: the derivatives of "
-            f"others are not known. {instead} "
-            f"Received: activation={activation!r}"
-        )
 
 
 def _check_radius(radius):

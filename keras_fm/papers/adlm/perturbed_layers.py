@@ -264,7 +264,7 @@ class PerturbedAffine(PerturbedInputLayer):
         self, units: int, activation: Any = None, **kwargs: Any
     ) -> None:
         super().__init__(activation=activation, **kwargs)
-        self.units = layer_arguments.positive_integer("units", units)
+        self.units = checks.count("units", units)
 
     def build(self, input_shape):
         self._add_weights(input_shape[-1:], (input_shape[-1], self.units))
@@ -331,7 +331,7 @@ class PerturbedConv2D(PerturbedInputLayer):
         **kwargs: Any,
     ) -> None:
         super().__init__(activation=activation, **kwargs)
-        self.filters = layer_arguments.positive_integer("filters", filters)
+        self.filters = checks.count("filters", filters)
         self.kernel_size = layer_arguments.pair("kernel_size", kernel_size)
         self.strides = layer_arguments.pair("strides", strides)
         self.padding = checks.either("padding", padding, ("same", "valid"))

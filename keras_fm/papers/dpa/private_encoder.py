@@ -438,8 +438,8 @@ class PrivateEncoder(PretrainedLayer):
         """`[v - centre; c]`, whose second moment is released; NumPy."""
         inputs = columns.floats(inputs)
         centred = inputs - np.asarray(self.centre, inputs.dtype)
-        constant = np.full((len(inputs), 1), self.bias_feature, inputs.dtype)
-        return np.concatenate([centred, constant], axis=1)
+        entry = ((0, 0), (0, 1))
+        return np.pad(centred, entry, constant_values=self.bias_feature)
 
     def code_features(self, code):
         """Codes in the unit ball with a constant entry: the features h in A
@@ -447,8 +447,7 @@ class PrivateEncoder(PretrainedLayer):
         slope, offset = self._code_map()
         code = np.asarray(code, np.float64) * slope + offset
         code = bounds_lib.project_to_ball(code, 1.0, clip=True)
-        constant = np.full((len(code), 1), _CODE_CONSTANT)
-        return np.concatenate([code, constant], axis=1)
+        return np.pad(code, ((0, 0), (0, 1)), constant_values=_CODE_CONSTANT)
 
     def _code_map(self):
         """Slope and offset that scale a code to a norm of about 1."""

@@ -346,9 +346,7 @@ class PatchMomentQuery(OwnedSumQuery):
             surplus indices at the constant entry, over `kappa^(m - order)`.
         """
         p, m = self.num_features, self.order
-        checks.integer(
-            "order", order, at_least=1, at_most=m, wanted=f"between 1 and {m}"
-        )
+        checks.integer("order", order, at_least=1, at_most=m)
         indices = symmetric_tensor.indices(p, order)
         last = np.full((len(indices), m - order), p - 1, indices.dtype)
         lower = self._unique(moments)[
