@@ -115,25 +115,15 @@ class SecondMomentRelease(SecondMoments):
             columns `(d, units)`, `(units,)` descending and positive.
         """
         mean, covariance, count = self.moments(constant)
-        most = len(mean)
-        checks.integer(
-            "units",
-            units,
-            at_least=1,
-            at_most=most,
-            wanted=f"between 1 and {most}",
-        )
+        checks.integer("units", units, at_least=1, at_most=len(mean))
         values, vectors = np.linalg.eigh(covariance)
         values, vectors = values[::-1][:units], vectors[:, ::-1][:, :units]
-        # The sign must not depend on the linear algebra library.
-        largest = np.abs(vectors).argmax(axis=0)
-        signs = np.sign(vectors[largest, np.arange(len(values))])
         edge = self.noise_edge() / count
         if ridge_factor is not None:
             values = np.maximum(values, 0.0) + ridge_factor * edge
             edge = 0.0
         floor = max(edge, values.max(initial=0.0) * 1e-9, np.finfo(float).tiny)
-        return mean, vectors * signs, np.maximum(values, floor)
+        return mean, signed(vectors), np.maximum(values, floor)
 
     def gaussian_records(self, n, constant, seed=0):
         """Synthetic records with the released mean and covariance.
@@ -154,3 +144,10 @@ class SecondMomentRelease(SecondMoments):
         scaled = vectors * np.sqrt(np.maximum(values, 0.0))
         draw = np.random.default_rng(seed).standard_normal((n, len(mean)))
         return mean + draw @ scaled.T
+
+
+def signed(directions):
+    """Flips columns so that the largest entry is positive: an eigenvector's
+    sign must not depend on the linear algebra library."""
+    largest = np.abs(directions).argmax(axis=0)
+    return directions * np.sign(directions[largest, range(len(largest))])

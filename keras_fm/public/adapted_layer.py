@@ -3,7 +3,6 @@
 import math
 
 import keras
-import numpy as np
 from keras import ops
 
 from keras_fm.core.configured_layer import ConfiguredLayer
@@ -97,10 +96,3 @@ class AdaptedProjection(AdaptedLayer):
 
     def compute_output_shape(self, input_shape):
         return (*input_shape[:-1], self.units)
-
-
-def signed(directions):
-    """Flips columns so that the largest entry is positive: an eigenvector's
-    sign is arbitrary."""
-    largest = np.abs(directions).argmax(axis=0)
-    return directions * np.sign(directions[largest, range(len(largest))])

@@ -1,3 +1,4 @@
+import collections
 import math
 from typing import Any
 
@@ -6,8 +7,9 @@ import numpy as np
 import scipy.linalg
 from keras import ops
 
+from keras_fm.core.second_moment import signed
 from keras_fm.kernel import checks
-from keras_fm.public.adapted_layer import AdaptedProjection, signed
+from keras_fm.public.adapted_layer import AdaptedProjection
 
 # Rows turned into float64 at a time.
 _ROWS = 4096
@@ -139,7 +141,8 @@ def _group_sums(batches):
         `(total, means, counts)`: `sum f f^T` `(d, d)`, the mean of each
         group `(groups, d)` and its size `(groups,)`.
     """
-    total, place, sums, counts = None, {}, [], []
+    total = None
+    sums, counts = collections.defaultdict(float), collections.Counter()
     for features, groups in batches:
         features, groups = _checked_batch(features, groups)
         if total is None:
@@ -155,19 +158,14 @@ def _group_sums(batches):
             )
             parts = np.add.reduceat(rows[order], starts, axis=0)
             for name, part, size in zip(names.tolist(), parts, sizes):
-                if name not in place:
-                    place[name] = len(sums)
-                    sums.append(part.copy())
-                    counts.append(int(size))
-                else:
-                    sums[place[name]] += part
-                    counts[place[name]] += int(size)
+                sums[name] += part
+                counts[name] += int(size)
     if len(sums) < 2:
         raise ValueError(
             f"Public data must hold at least two groups. Received: {len(sums)}"
         )
-    counts = np.array(counts)
-    return total, np.stack(sums) / counts[:, None], counts
+    counts = np.array(list(counts.values()))
+    return total, np.stack(list(sums.values())) / counts[:, None], counts
 
 
 def _checked_batch(features, groups):
@@ -178,6 +176,4 @@ def _checked_batch(features, groups):
             "Public features must have shape (n, features) and groups (n,). "
             f"Received: {features.shape} and {groups.shape}"
         )
-    if not np.all(np.isfinite(features)):
-        raise ValueError("Public features must be finite.")
-    return features, groups
+    return checks.finite("public_features", features), groups

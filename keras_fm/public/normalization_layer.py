@@ -136,10 +136,7 @@ class NormalizationLayer(ConfiguredLayer):
             new_low, new_high = ops.min(x, axis=0), ops.max(x, axis=0)
         if not self.running:
             return new_low, ops.maximum(new_high, new_low + 1e-6)
-        low, high = (
-            ops.cast(self.low, x.dtype),
-            ops.cast(self.high, x.dtype),
-        )
+        low, high = (ops.cast(v, x.dtype) for v in (self.low, self.high))
         if training:
             first = ops.cast(self.seen, "float32") == 0
             self.low.assign(

@@ -7,8 +7,9 @@ import numpy as np
 import scipy.linalg
 from keras import ops
 
+from keras_fm.core.second_moment import signed
 from keras_fm.kernel import checks
-from keras_fm.public.adapted_layer import AdaptedProjection, signed
+from keras_fm.public.adapted_layer import AdaptedProjection
 
 # Rows standardised at a time.
 _ROWS = 1024
@@ -141,9 +142,7 @@ class PrincipalProjection(AdaptedProjection):
         self._tell(description, records=records)
 
     def _checked(self, features):
-        x = ops.convert_to_numpy(features)
-        if not np.all(np.isfinite(x)):
-            raise ValueError("Public features must be finite.")
+        x = checks.finite("public_features", ops.convert_to_numpy(features))
         self._checked_features(x.shape[1])
         # Sums of integers and half precision would lose digits.
         return x if x.dtype in ("float32", "float64") else x.astype("float64")

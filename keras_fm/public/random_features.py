@@ -105,10 +105,9 @@ class RandomFeatures(ConfiguredLayer):
         return ops.add(outputs, ops.cast(self.bias, outputs.dtype))
 
     def call(self, inputs):
-        y = ops.matmul(inputs, self.kernel)
+        y = self.linear_part(inputs)
         if self.kind == "projection":
             return y
-        y = y + self.bias
         if self.kind == "sigmoid":
             return ops.sigmoid(y) - 0.5
         return math.sqrt(2 / self.units) * ops.cos(y)

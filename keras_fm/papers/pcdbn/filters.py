@@ -18,6 +18,8 @@ orthonormal matrices continue from there.
 
 import numpy as np
 
+from keras_fm.core.second_moment import signed
+
 __all__ = ["centred_moments", "learn"]
 
 _STEPS = 500
@@ -97,9 +99,7 @@ def principal(covariance, count):
     Each minimises the energy of degree 2 among the directions orthogonal to
     the previous ones. Signs do not depend on the linear algebra library.
     """
-    vectors = np.linalg.eigh(covariance)[1][:, ::-1][:, :count]
-    largest = np.abs(vectors).argmax(axis=0)
-    return vectors * np.sign(vectors[largest, np.arange(count)])
+    return signed(np.linalg.eigh(covariance)[1][:, ::-1][:, :count])
 
 
 def descend(release, kernel, mean, coefficients, scale):
