@@ -179,7 +179,9 @@ class PrivatePart:
         except ValueError:
             variable_values.give_back(model)
             raise
-        carrier._count_step()
+        if carrier._has_hidden("steps"):
+            steps = carrier._get_hidden("steps")
+            steps.assign_add(ops.ones((), steps.dtype))
 
     def _trainer(self):
         """The Keras model whose step calls the part, or `None`."""
@@ -353,11 +355,6 @@ class ReleasedLayer(PrivatePart, HiddenStateLayer):
         """Removes the release, and with it the right to train."""
         self._lost = self._lost or self._released is not None
         self._released = None
-
-    def _count_step(self):
-        if self._has_hidden("steps"):
-            steps = self._get_hidden("steps")
-            steps.assign_add(ops.ones((), steps.dtype))
 
     # Saving: a release is safe to save, noise is not ---------------------
 

@@ -254,7 +254,8 @@ class FeatureMap:
         # The model may not accept the made-up records.
         except ValueError:
             return
-        if not np.array_equal(found, backwards, equal_nan=_is_float(found)):
+        is_float = found.dtype.kind == "f"
+        if not np.array_equal(found, backwards, equal_nan=is_float):
             raise ValueError(
                 "The features of a record change when other records come "
                 f"before it: {self.unlisted} draws random numbers outside of "
@@ -262,10 +263,6 @@ class FeatureMap:
                 "Draw with `keras.random` and a `keras.random.SeedGenerator`, "
                 "or remove the layer."
             )
-
-
-def _is_float(array):
-    return array.dtype.kind == "f"
 
 
 def _made_up(tensor):

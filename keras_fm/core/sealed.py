@@ -22,7 +22,6 @@ from keras_fm.core import (
     replicas,
 )
 
-_running = threading.local()
 _SEAL = "_sealed"
 # A digest of what the optimizer remembered when a sealed fit ended.
 _LEFT = "_optimizer_left"
@@ -34,6 +33,14 @@ OWN_STEPS = (
     "stateless_compute_loss",
     "make_train_function",
 )
+
+
+class _Running(threading.local):
+    # Whether a sealed step runs, and whether its metrics come next.
+    step = metrics = False
+
+
+_running = _Running()
 
 
 class _Seal:
@@ -64,7 +71,7 @@ def seal(model, parts):
     def compute_loss(
         x=None, y=None, y_pred=None, sample_weight=None, training=None
     ):
-        if not _is_training(training):
+        if not (_running.step if training is None else training):
             _running.metrics = False
             return kind.compute_loss(model, x, y, y_pred, sample_weight)
         expect_metrics()
@@ -210,17 +217,12 @@ def without_records(arguments, rows=1):
     empty = keras.tree.map_structure(
         lambda v: v if v is None else ops.zeros_like(v[:rows]), data
     )
-    before = getattr(_running, "step", False)
-    _running.step = True
+    before, _running.step = _running.step, True
     try:
         yield (*state, empty)
     finally:
         _running.step = before
         _running.metrics = False
-
-
-def _is_training(training):
-    return getattr(_running, "step", False) if training is None else training
 
 
 def expect_metrics():
@@ -231,10 +233,7 @@ def expect_metrics():
 def takes_metrics():
     """Whether the metrics that are asked for are those of a training step:
     inside a sealed one, or next after the loss of one sealed midway."""
-    found = getattr(_running, "step", False) or getattr(
-        _running, "metrics", False
-    )
-    _running.metrics = False
+    found, _running.metrics = _running.step or _running.metrics, False
     return found
 
 

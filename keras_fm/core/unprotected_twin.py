@@ -36,8 +36,9 @@ def unprotected_twin(model):
             config["unprotected"] = True
         return type(layer).from_config(config)
 
+    nested = any(isinstance(layer, keras.Model) for layer in model.layers)
     return keras.models.clone_model(
-        model, clone_function=twin, recursive=_is_nested(model)
+        model, clone_function=twin, recursive=nested
     )
 
 
@@ -45,14 +46,9 @@ def _unprotected(config):
     """A configuration, and those of layers in it, with `unprotected=True`."""
     if isinstance(config, dict):
         made = {key: _unprotected(value) for key, value in config.items()}
-        return {
-            **made,
-            **({"unprotected": True} if "unprotected" in made else {}),
-        }
+        if "unprotected" in made:
+            made["unprotected"] = True
+        return made
     if isinstance(config, (list, tuple)):
         return type(config)(map(_unprotected, config))
     return config
-
-
-def _is_nested(model):
-    return any(isinstance(layer, keras.Model) for layer in model.layers)

@@ -12,7 +12,9 @@ def values(variables, model=None):
     Inside a compiled step a TensorFlow variable is read outside of the graph.
     JAX has moved the values of the training model into its own state.
     """
-    found = _of_state(model) if keras.backend.backend() == "jax" else {}
+    found = {}
+    if keras.backend.backend() == "jax" and model is not None:
+        found = {id(variable): value for variable, value in _state(model)}
     try:
         return [_value(v, found) for v in variables]
     # Any error that a backend raises for tensors of a traced step.
@@ -56,12 +58,6 @@ def _state(model):
         for variable, value in zip(variables, held)
         if variable._value is None
     ]
-
-
-def _of_state(model):
-    if model is None:
-        return {}
-    return {id(variable): value for variable, value in _state(model)}
 
 
 def give_back(model):

@@ -321,19 +321,14 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         if table is not None:
             x = table.encode(x)
         else:
-            x = _as_float32(x)
+            with np.errstate(over="ignore"):
+                x = x.astype(np.float32)
+        if np.any(np.isinf(x)):
+            raise ValueError(
+                "Input X contains infinity or a value too large for "
+                "dtype('float32')."
+            )
         return (x, *y) if y else x
-
-
-def _as_float32(x):
-    with np.errstate(over="ignore"):
-        found = x.astype(np.float32)
-    if np.any(np.isinf(found)):
-        raise ValueError(
-            "Input X contains infinity or a value too large for "
-            "dtype('float32')."
-        )
-    return found
 
 
 # Errors of NumPy and scikit-learn that show records or mislead, and the words

@@ -16,6 +16,7 @@ from typing import Any
 
 import keras
 import numpy as np
+from scipy import special
 
 from keras_fm.core import model_inputs, statement_facts
 from keras_fm.core.private_part import parts_of
@@ -457,9 +458,8 @@ def _compared(query, outputs, y, logits, clip):
         own = np.take_along_axis(probabilities, truth[:, None], 1)[:, 0]
         own = np.clip(own, LEAST_PROBABILITY, 1.0)
         of["log_loss"] = 1 - np.log(own) / np.log(LEAST_PROBABILITY)
-    shares = np.zeros((len(right), len(query.means)))
-    for column, name in zip(shares.T, query.means):
-        column[:] = of[name]
+    found = [of[name] for name in query.means]
+    shares = np.array(found, float).reshape(len(found), len(right)).T
     return shares, np.array(cells, int).reshape(len(cells), len(right)).T
 
 
@@ -645,7 +645,7 @@ class AskedModel:
                 found = self._meant(found)
             return _checked(found[rows], len(rows))
         call = model
-        if _predicts(model):
+        if hasattr(model, "predict"):
             call = getattr(model, "predict_proba", model.predict)
             call = model.predict if numbers else call
         alone = (columns.taken(x, slice(row, row + 1)) for row in rows)
@@ -659,10 +659,6 @@ class AskedModel:
         if getattr(found, "dtype", np.dtype(object)).kind == "f":
             return found
         return numbered(found, self.labels, "Predictions")
-
-
-def _predicts(model):
-    return hasattr(model, "predict") and not isinstance(model, keras.Model)
 
 
 def _array(value):
@@ -825,8 +821,7 @@ def decided(outputs, classes, from_logits, confident=False):
     if from_logits:
         zeros = np.zeros_like(outputs)
         logits = np.stack([zeros, outputs], axis=1) if binary else outputs
-        powers = np.exp(logits - logits.max(axis=1, keepdims=True))
-        outputs = powers / powers.sum(axis=1, keepdims=True)
+        outputs = special.softmax(logits, axis=1)
     elif binary or confident:
         both = np.stack([1 - outputs, outputs], axis=1) if binary else outputs
         sums = both.sum(axis=1)

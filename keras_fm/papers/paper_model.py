@@ -6,7 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_fm.core import dtype_scope, model_graph, sealed
+from keras_fm.core import dtype_scope, model_graph, model_inputs, sealed
 from keras_fm.core.guarantee import PaperSettings, Proven, Published
 from keras_fm.core.planned_release import NOISE
 from keras_fm.heads.private_dense import PrivateDense
@@ -114,16 +114,13 @@ class PaperModel(keras.Model):
         )
 
     def get_config(self):
-        config = {
+        guarantee = self._arguments["guarantee"]
+        return {
             **self._arguments,
+            "guarantee": keras.saving.serialize_keras_object(guarantee),
             "name": self.name,
             **dtype_scope.config(self),
         }
-        if not self._proven:
-            config["guarantee"] = keras.saving.serialize_keras_object(
-                config["guarantee"]
-            )
-        return config
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
@@ -176,17 +173,15 @@ class StackView(keras.Model):
         # Hidden from Keras: the whole model must not be tracked as a part.
         self.__dict__["part_of"] = part_of
         self.stack = list(stack)
+        found = model_graph.layer_inputs(encoding_model, self.stack[-1].name)
         self._below = keras.Model(
-            encoding_model.inputs[0],
-            model_graph.layer_inputs(encoding_model, self.stack[-1].name),
+            encoding_model.inputs[0], model_inputs.single(found)
         )
         self.built = True
 
     def below(self, inputs):
         """Inputs of the topmost layer; the layers below it are fixed."""
         found = self._below(inputs, training=False)
-        if isinstance(found, (list, tuple)) and len(found) == 1:
-            found = found[0]
         # The layers below may be trainable in the whole model.
         return keras.tree.map_structure(ops.stop_gradient, found)
 

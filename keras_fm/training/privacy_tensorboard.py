@@ -297,19 +297,14 @@ class PrivacyTensorBoard(keras.callbacks.Callback):
             )
 
 
-def _mosaic(pictures, columns=None):
+def _mosaic(pictures):
     """Pictures side by side, one pixel apart."""
-    n, height, width, channels = pictures.shape
-    columns = columns or math.ceil(math.sqrt(n))
-    rows = math.ceil(n / columns)
-    board = np.ones(
-        (rows * (height + 1), columns * (width + 1), channels), np.float32
-    )
-    for index, picture in enumerate(pictures):
-        top = index // columns * (height + 1)
-        left = index % columns * (width + 1)
-        board[top : top + height, left : left + width] = picture
-    return board
+    n = len(pictures)
+    columns = math.ceil(math.sqrt(n))
+    edges = ((0, -n % columns), (0, 1), (0, 1), (0, 0))
+    pictures = np.pad(pictures, edges, constant_values=1.0)
+    rows = np.split(pictures, len(pictures) // columns)
+    return np.concatenate([np.concatenate(row, axis=1) for row in rows])
 
 
 def _spent(ledger):

@@ -140,7 +140,6 @@ class AdaptiveLaplace(PaperModel):
                 made = self._convolutional_layers
             box = NormalizationLayer(bounds or (0.0, 1.0), "linf", name="box")
             layers = [box, *made(guarantee)]
-        # No bias: the papers' Delta_F counts only the features.
         outputs = inputs
         for layer in [*layers, self._head(units)]:
             outputs = layer(outputs)
@@ -285,20 +284,17 @@ class AdaptiveLaplace(PaperModel):
     # Use and saving ------------------------------------------------------
 
     def get_config(self):
-        return {
-            **super().get_config(),
-            **{
-                name: keras.saving.serialize_keras_object(self.get_layer(layer))
-                for name, layer in self._public_names.items()
-            },
+        public = {
+            name: keras.saving.serialize_keras_object(self.get_layer(layer))
+            for name, layer in self._public_names.items()
         }
+        return super().get_config() | public
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
         config = dict(config)
         for name in ("features", "top"):
-            if config.get(name) is not None:
-                config[name] = keras.saving.deserialize_keras_object(
-                    config[name], custom_objects=custom_objects
-                )
+            config[name] = keras.saving.deserialize_keras_object(
+                config.get(name), custom_objects=custom_objects
+            )
         return super().from_config(config)

@@ -118,9 +118,7 @@ def layer_wise(model, x, layer=None, target="prediction", epsilon=1e-6):
     True
     """
     inputs, outputs = _ends(model)
-    checks.number(
-        "epsilon", epsilon, at_least=0, finite=False, wanted="at least 0"
-    )
+    checks.number("epsilon", epsilon, at_least=0, finite=False)
     x = np.asarray(x)
     if not isinstance(target, str):
         target = np.asarray(target, int)
@@ -166,9 +164,9 @@ class _Walk:
         self.values = values
         self.nodes = [n for n in nodes(model) if not n.is_input]
         for node in self.nodes:
-            tensors = [values[id(t)] for t in node.input_tensors]
-            made = _call(node, tensors)
-            values[id(node.outputs[0])] = made
+            known = {id(t): values[id(t)] for t in node.input_tensors}
+            args, kwargs = node.arguments.fill_in(known)
+            values[id(node.outputs[0])] = node.operation(*args, **kwargs)
 
     def logits(self, outputs):
         """The output before a final softmax or other last activation."""
@@ -201,20 +199,14 @@ class _Walk:
         return found[id(stop)]
 
 
-def _call(node, tensors):
-    args, kwargs = node.arguments.fill_in(
-        {id(t): v for t, v in zip(node.input_tensors, tensors)}
-    )
-    return node.operation(*args, **kwargs)
-
-
 def _back_through(op, tensors, relevance, epsilon):
     """Relevance of each input tensor of `op`, from that of its output."""
     if isinstance(op, keras.Model):
         inner_in, inner_out = _inner_ends(op)
         walk = _Walk(op, {id(inner_in): tensors[0]})
         return [walk.back(inner_out, relevance, inner_in, epsilon)]
-    if _is_same_entry(op):
+    rule = getattr(op, "relevance_rule", None)
+    if rule == "same_entry" or isinstance(op, _SAME_ENTRY):
         return [relevance]
     if isinstance(op, _SELECTION):
         merge = len(tensors) > 1
@@ -253,11 +245,6 @@ def _inner_ends(model):
             "and one output."
         )
     return inputs[0], model.outputs[0]
-
-
-def _is_same_entry(op):
-    rule = getattr(op, "relevance_rule", None)
-    return rule == "same_entry" or isinstance(op, _SAME_ENTRY)
 
 
 def _linear_part(op):

@@ -319,13 +319,12 @@ class FunctionalNet(PrivatePart, keras.Model):
                 the diagonal curvature.
             grouped: whether the privacy unit is an owner of several records.
         """
-        shapes = []
-        for stage in self._expansion.stages:
-            layer = stage.layer
-            inputs = stage.map.input_shape[0] + layer.use_bias
-            shapes.append((inputs, layer.units))
+        shapes = tuple(
+            (stage.map.input_shape[0] + stage.layer.use_bias, stage.layer.units)
+            for stage in self._expansion.stages
+        )
         return NetworkExpansionQuery(
-            shapes_of_layers=tuple(shapes),
+            shapes_of_layers=shapes,
             clip=self._given["clip"] if clipped else None,
             norm=norm,
             curvature=self._given["curvature"] if clipped else "diagonal",

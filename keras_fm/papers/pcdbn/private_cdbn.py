@@ -377,10 +377,6 @@ class PrivateCDBN(PaperModel):
         for layer in self.rbms:
             layer.trainable = False
 
-    @property
-    def _resting(self):
-        return not (self._proven or any(r.trainable for r in self.rbms))
-
     def reconstruct(self, x):
         """The records, reconstructed from the first RBM's maps in the public
         bounds, NumPy `(n, *input_shape)`."""
@@ -390,7 +386,8 @@ class PrivateCDBN(PaperModel):
 
     def get_config(self):
         # RBMs that are fixed after pre-training must stay so when loaded.
-        return {**super().get_config(), "resting": self._resting}
+        resting = not (self._proven or any(r.trainable for r in self.rbms))
+        return {**super().get_config(), "resting": resting}
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
