@@ -41,8 +41,8 @@ _KERAS = """
     TFDConcat TFDIdentity UnitNormalization UpSampling1D UpSampling2D
     UpSampling3D ZeroPadding1D ZeroPadding2D ZeroPadding3D
 """.split()
-# Arithmetic with numbers, or entry by entry: `x / 255`, `x + y`. `NotEqual` is
-# the mask of an `Embedding`.
+# Arithmetic with numbers, or entry by entry: `x / 255`, `x + y`; and a part of
+# each record: `x[:, 1:]`. `NotEqual` is the mask of an `Embedding`.
 _ARITHMETIC = "Add Divide Multiply NotEqual Subtract TrueDivide".split()
 
 
@@ -128,12 +128,14 @@ def _may_train(node):
 
 def _is_arithmetic(node):
     kind = type(node.operation)
-    if (
-        not kind.__module__.startswith("keras.src.ops.")
-        or kind.__name__ not in _ARITHMETIC
-    ):
+    if not kind.__module__.startswith("keras.src.ops."):
         return False
     values = [*node.arguments.args, *node.arguments.kwargs.values()]
+    if kind.__name__ == "GetItem":
+        key = values[-1]
+        return isinstance(key, tuple) and key[0] == slice(None)
+    if kind.__name__ not in _ARITHMETIC:
+        return False
     ranks = {len(v.shape) for v in values if isinstance(v, keras.KerasTensor)}
     return len(ranks) == 1 and all(
         isinstance(v, (int, float, keras.KerasTensor)) for v in values

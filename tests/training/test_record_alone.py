@@ -113,6 +113,7 @@ ALONE = {
     "statistics of a batch": lambda x: layers.BatchNormalization(
         trainable=False
     )(x, training=True),
+    "some records": lambda x: x[0:, 1:],
     "a nested model": nested,
     "a mask": lambda x: layers.GRU(3)(layers.Masking()(x)),
 }
@@ -124,6 +125,7 @@ TOGETHER = {
         x
     ),
     "arithmetic": lambda x: layers.Flatten()(x / 255.0 + 2 * x),
+    "a part": lambda x: x[:, 2:, ::2],
     "several": lambda x: layers.Concatenate()(
         [layers.LayerNormalization(axis=(1, 2))(x), layers.ReLU()(x)]
     ),
