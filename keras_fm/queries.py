@@ -13,9 +13,7 @@ from keras_fm.kernel.ledger.noisy_statistics import Release as Release
 from keras_fm.kernel.query import QuadraticQuery
 from keras_fm.papers.adlm.relevance_query import RelevanceQuery
 from keras_fm.papers.dpa.reconstruction import ReconstructionQuery
-from keras_fm.papers.functional_net.expansion_query import (
-    NetworkExpansionQuery,
-)
+from keras_fm.papers.functional_net.expansion_query import NetworkExpansionQuery
 from keras_fm.papers.pcdbn.patch_clusters import PatchClustersQuery
 from keras_fm.papers.pcdbn.patch_moments import PatchMomentQuery
 from keras_fm.per_example.step_query import LayerCoefficientsQuery

@@ -2,10 +2,7 @@
 
 import keras
 
-KINDS = (
-    keras.layers.BatchNormalization,
-    keras.layers.SpectralNormalization,
-)
+KINDS = (keras.layers.BatchNormalization, keras.layers.SpectralNormalization)
 
 
 def are_constant(layer):

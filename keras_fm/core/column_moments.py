@@ -170,8 +170,7 @@ class ColumnMomentsQuery(OwnedSumQuery):
         """The weighted vector of counts, sums and squares that gets the
         noise."""
         return super().pack(
-            [w * np.asarray(s) for w, s in zip(self._weights, statistics)],
-            norm,
+            [w * np.asarray(s) for w, s in zip(self._weights, statistics)], norm
         )
 
     def unpack(self, vector, norm):

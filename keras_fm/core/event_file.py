@@ -39,9 +39,7 @@ class EventFile:
     """
 
     def __init__(self, folder):
-        from tensorboard.summary.writer.event_file_writer import (
-            EventFileWriter,
-        )
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
         self.step = 0
         self._file = EventFileWriter(str(folder))

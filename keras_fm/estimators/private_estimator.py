@@ -16,11 +16,7 @@ from keras_fm.evaluation import parts_by_hash
 from keras_fm.evaluation.evaluation_query import IN_SAMPLE, Evaluation
 from keras_fm.evaluation.private_evaluation import REST, private_evaluate
 from keras_fm.kernel import checks
-from keras_fm.kernel.budget import (
-    Neighbours,
-    PrivacyBudget,
-    check_delta_given,
-)
+from keras_fm.kernel.budget import Neighbours, PrivacyBudget, check_delta_given
 from keras_fm.kernel.ledger.ledger import BudgetExceededError, Ledger
 from keras_fm.training.private_model import PrivateModel
 

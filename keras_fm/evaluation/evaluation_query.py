@@ -17,11 +17,7 @@ import numpy as np
 from keras_fm.evaluation import intervals
 from keras_fm.kernel import checks
 from keras_fm.kernel.ledger.noisy_statistics import Release, released_as
-from keras_fm.kernel.query import (
-    SumQuery,
-    is_replaced,
-    reach_in_words,
-)
+from keras_fm.kernel.query import SumQuery, is_replaced, reach_in_words
 
 MEANS = ("accuracy", "mean_absolute_error", "mean_squared_error", "log_loss")
 TABLES = ("confusion_matrix", "calibration", "auc")

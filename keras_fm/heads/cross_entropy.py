@@ -61,11 +61,7 @@ class CrossEntropyQuery(QuadraticObjective, QuadraticQuery):
 
     def __post_init__(self):
         super().__post_init__()
-        checks.fields(
-            self,
-            num_outputs=checks.count,
-            independent=checks.flag,
-        )
+        checks.fields(self, num_outputs=checks.count, independent=checks.flag)
         class_weights.check_field(self)
         if self.class_weights and self.public_features:
             raise ValueError(

@@ -31,11 +31,7 @@ from keras_fm.kernel import sums as summation
 from keras_fm.kernel.access.at_weights import AtWeights
 from keras_fm.kernel.ledger.noisy_statistics import Release, released_as
 from keras_fm.kernel.query import SumQuery, clipped_sensitivity
-from keras_fm.kernel.sums import (
-    inside,
-    owner_runs,
-    scaled_by_owner,
-)
+from keras_fm.kernel.sums import inside, owner_runs, scaled_by_owner
 
 _OF_CLASSES = "crammer_singer"
 # Cross-entropy, until `GradientRounds.choose` sets the loss.

@@ -36,14 +36,7 @@ class PoissonSamples(keras.utils.PyDataset):
     """
 
     def __init__(
-        self,
-        records,
-        plan,
-        rows,
-        key_shape,
-        key_dtype,
-        seed=None,
-        per_epoch=1,
+        self, records, plan, rows, key_shape, key_dtype, seed=None, per_epoch=1
     ):
         super().__init__()
         self._records, self._plan, self._rows = records, plan, rows

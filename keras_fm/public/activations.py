@@ -90,10 +90,7 @@ def _elu_curvature(a):
 _KNOWN = (
     Activation("linear", lambda a: a, ops.ones_like, ops.zeros_like),
     Activation(
-        "relu",
-        ops.relu,
-        lambda a: ops.cast(a > 0, a.dtype),
-        ops.zeros_like,
+        "relu", ops.relu, lambda a: ops.cast(a > 0, a.dtype), ops.zeros_like
     ),
     Activation(
         "leaky_relu",

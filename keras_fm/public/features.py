@@ -25,9 +25,7 @@ FEATURES = (
     "strokes_patches",
     "patches",
 )
-__all__ = [
-    "build",
-]
+__all__ = ["build"]
 
 # Variance below which a patch, or a group of channels, counts as empty. Chosen
 # on held-out training images.

@@ -5,16 +5,9 @@ import functools
 import numbers
 import sys
 
-from keras_fm.kernel.budget import (
-    Neighbours,
-    PrivacyBudget,
-    check_delta_given,
-)
+from keras_fm.kernel.budget import Neighbours, PrivacyBudget, check_delta_given
 from keras_fm.kernel.ledger.ledger import Ledger
-from keras_fm.kernel.ledger.ledger_text import (
-    declared_words,
-    proved_unit,
-)
+from keras_fm.kernel.ledger.ledger_text import declared_words, proved_unit
 
 
 def budget_of(epsilon, delta):

@@ -338,8 +338,7 @@ class PerturbedConv2D(PerturbedInputLayer):
 
     def build(self, input_shape):
         self._add_weights(
-            input_shape[1:],
-            (*self.kernel_size, input_shape[-1], self.filters),
+            input_shape[1:], (*self.kernel_size, input_shape[-1], self.filters)
         )
 
     def claimed_sensitivity(self, neighbours, settings=None):

@@ -5,9 +5,7 @@ from keras import ops
 from keras_fm.core import layer_arguments
 from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.papers.dpa.claims import PublishedDPA
-from keras_fm.papers.dpa.perturbed_reconstruction import (
-    PerturbedReconstruction,
-)
+from keras_fm.papers.dpa.perturbed_reconstruction import PerturbedReconstruction
 from keras_fm.papers.dpa.private_encoder import PrivateEncoder
 from keras_fm.papers.paper_model import PaperModel, StackView, flatten
 from keras_fm.preprocessing import pretraining

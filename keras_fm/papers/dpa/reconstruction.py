@@ -19,10 +19,7 @@ from functools import partial
 
 import numpy as np
 
-from keras_fm.core.quadratic_release import (
-    QuadraticObjective,
-    QuadraticRelease,
-)
+from keras_fm.core.quadratic_release import QuadraticObjective, QuadraticRelease
 from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import checks
 from keras_fm.kernel.access import columns

@@ -30,12 +30,7 @@ _DOWNHILL = 1e-3
 
 
 def learn(
-    release,
-    filters,
-    coefficients,
-    scale,
-    standardize=True,
-    sparsity=1.5,
+    release, filters, coefficients, scale, standardize=True, sparsity=1.5
 ):
     """Filters and biases that minimise a released energy.
 
