@@ -5,6 +5,8 @@ features of all records from the parts below. These features do not change any
 more, so the next part starts from them instead of computing them again.
 """
 
+import functools
+
 import keras
 
 from keras_fm.core.record_alone import FeatureMap
@@ -27,18 +29,14 @@ class Memo:
 
     def forget(self):
         """Deletes the features and keeps no more."""
-        self._tensor, self.batches, self._maps = None, None, {}
+        self._tensor = self.batches = None
+        self.map_to = functools.cache(self._map_to)
 
-    def map_to(self, tensor):
+    def _map_to(self, tensor):
         """Function from the features to those at a tensor. `None` without
         features, or if the tensor depends on other inputs, too."""
         if self._tensor is None:
             return None
-        if id(tensor) not in self._maps:
-            self._maps[id(tensor)] = (tensor, self._map(tensor))
-        return self._maps[id(tensor)][1]
-
-    def _map(self, tensor):
         if tensor is self._tensor:
             return lambda x: x
         try:

@@ -7,12 +7,7 @@ import math
 import keras
 import numpy as np
 
-from keras_fm.core import (
-    device_sums,
-    full_precision,
-    model_graph,
-    model_inputs,
-)
+from keras_fm.core import device_sums, full_precision, model_graph, model_inputs
 from keras_fm.core.planned_release import PlannedRelease
 from keras_fm.core.record_alone import FeatureMap, unlisted
 from keras_fm.heads import class_weights
@@ -63,15 +58,7 @@ class ProvenPlan:
     """
 
     def __init__(
-        self,
-        model,
-        *,
-        data,
-        ledger,
-        noise,
-        guarantee,
-        redo=False,
-        notes=(),
+        self, model, *, data, ledger, noise, guarantee, redo=False, notes=()
     ):
         self.whole = model
         self.model, self.top, whole = model_check.place_of_parts(model)
@@ -88,6 +75,10 @@ class ProvenPlan:
         self.parts = model_check.parts_below(self.model, self.top)
         self._whole_parts, self._whole_top = whole
         self.shares = self._named_shares()
+        # Made once for each tensor: layers that learn in between change
+        # variables only.
+        self.features = functools.cache(self._features)
+        self.extractor = functools.cache(self._extractor)
 
     # Facts ---------------------------------------------------------------
 
@@ -192,34 +183,21 @@ class ProvenPlan:
 
     # Features ------------------------------------------------------------
 
-    def features(self, tensor):
+    def _features(self, tensor):
         """Function from a batch of records to a tensor of the model, in which
-        each row depends on its own record alone.
-
-        It is compiled once: layers that learn in between change variables
-        only.
-        """
-        known = self.__dict__.setdefault("_maps", {})
-        if id(tensor) not in known:
-            known[id(tensor)] = (tensor, self._map(tensor))
-        return known[id(tensor)][1]
-
-    def _map(self, tensor):
+        each row depends on its own record alone."""
         several = len(self.model.inputs) > 1
         for place, given in enumerate(self.model.inputs):
             if tensor is given:
                 return lambda x: columns.floats(x[place] if several else x)
         return FeatureMap(self.extractor(tensor))
 
-    def extractor(self, tensor):
+    def _extractor(self, tensor):
         """The model from records to a tensor, or `None` for an input."""
         if any(tensor is given for given in self.model.inputs):
             return None
-        known = self.__dict__.setdefault("_extractors", {})
-        if id(tensor) not in known:
-            given = model_inputs.single(list(self.model.inputs))
-            known[id(tensor)] = keras.Model(given, tensor)
-        return known[id(tensor)]
+        given = model_inputs.single(list(self.model.inputs))
+        return keras.Model(given, tensor)
 
     def tensor_of(self, part):
         """The symbolic input of a part of the model."""
@@ -530,39 +508,33 @@ class ProvenPlan:
             planned.query.sensitivity("l2", neighbours=self.ledger.neighbours),
         )
 
-    def other_mechanisms(self):
-        """The mechanisms of all releases that do not sample, drawn or not."""
-        return [
-            self.mechanism(planned)
-            for _, releases in self._planned
-            for planned in releases
-            if planned.samples is None
-        ]
-
     def _noise_multiplier(self, planned):
         """Noise multiplier of a sampled release, given all the others."""
         # The plan may be carried out several times: all samples together.
         samples = dataclasses.replace(
             planned.samples, steps=planned.samples.steps * self.times
         )
+        # All releases that do not sample, drawn or not.
+        others = self.times * [
+            self.mechanism(other)
+            for _, releases in self._planned
+            for other in releases
+            if other.samples is None
+        ]
+        if left := 1 - self.guarantee.spends:
+            # The budget that other plans may spend, as one mechanism.
+            multiplier = calibration.gaussian_share(self.ledger.budget, left)
+            others.append(
+                mechanisms.GaussianMechanism(
+                    sensitivity=1.0, noise_multiplier=multiplier
+                )
+            )
         return sampling.noise_multiplier(
             samples,
             self.ledger.budget,
             neighbours=self.ledger.neighbours,
-            others=self.other_mechanisms() * self.times + self._left_over(),
+            others=others,
         )
-
-    def _left_over(self):
-        """The budget that other plans may spend, as one mechanism."""
-        left = 1 - self.guarantee.spends
-        if not left:
-            return []
-        multiplier = calibration.gaussian_share(self.ledger.budget, left)
-        return [
-            mechanisms.GaussianMechanism(
-                sensitivity=1.0, noise_multiplier=multiplier
-            )
-        ]
 
     def entries(self):
         """The ledger entries of the plan. Uses no records."""
@@ -758,6 +730,5 @@ def _together(batches):
 
 def _extended(x, rows):
     return columns.transform(
-        lambda array, _: np.concatenate([array, columns.filled(array, rows)]),
-        x,
+        lambda array, _: np.concatenate([array, columns.filled(array, rows)]), x
     )
