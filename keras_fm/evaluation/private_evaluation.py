@@ -156,7 +156,10 @@ def private_evaluate(
     records.check(data)
     if rows:
         check_line("`rows`", checks.text("rows", rows, "words on one line"))
-    metrics = _metrics(metrics)
+    # The query checks the names and sorts them.
+    metrics = EvaluationQuery(metrics=metrics).asked
+    if set(metrics) & set(NUMBERS) and set(metrics) - set(NUMBERS):
+        checks.refuse("metrics", metrics, "of classes, or of numbers")
     shape = _shape(metrics, [asked], classes, bounds) | {"rows": rows}
     paid = {
         "ledger": ledger,
@@ -187,12 +190,11 @@ def private_evaluate(
             outputs = asked.outputs(x, rows, numbers="low" in shape)
             yield _compared(query, outputs, y[rows], logits, clip)
 
-    return _ask(
+    return release_lib.release(
         query,
-        read,
-        calibration.calibrate,
+        read(),
         notes=(*facts, *statement_facts.declared(notes)),
-        **paid,
+        **_known(query, calibration.calibrate, **paid),
     )
 
 
@@ -293,29 +295,20 @@ def private_choice(
             epsilon=budget.epsilon,
         )
 
-    return _ask(
+    known = _known(
         query,
-        read,
         calibrate,
         ledger=ledger,
         share=share,
         epsilon=epsilon,
         name=name,
-        notes=(*facts, *own, *statement_facts.declared(notes)),
         seed=reproducible_noise,
     )
+    notes = (*facts, *own, *statement_facts.declared(notes))
+    return release_lib.release(query, read(), notes=notes, **known)
 
 
 # Query and mechanism ----------------------------------------------------------
-
-
-def _ask(query, read, calibrate, *, notes, **paid):
-    return release_lib.release(
-        query,
-        read(),
-        notes=notes,
-        **_known(query, calibrate, **paid),
-    )
 
 
 def _known(query, calibrate, *, ledger, share, epsilon, name, seed):
@@ -393,14 +386,6 @@ def _unit_facts(ledger, unit, reach):
             f"unit. Received: unit={unit!r}"
         )
     return [f"by declaration no unit ({unit}) has more than one row"]
-
-
-def _metrics(metrics):
-    # The query checks the names and sorts them.
-    found = EvaluationQuery(metrics=metrics).asked
-    if set(found) & set(NUMBERS) and set(found) - set(NUMBERS):
-        checks.refuse("metrics", metrics, "of classes, or of numbers")
-    return found
 
 
 def _shape(metrics, models, classes, bounds):
@@ -489,7 +474,10 @@ class AskedModel:
         self.facts = []
         # For an estimator: its labels in order, the functions from a table to
         # inputs and of outputs, and the range of its predictions.
-        self.labels = _labels_of(model)
+        labels = getattr(model, "classes_", None)
+        # A model of several outputs has a list of them.
+        several = labels is None or isinstance(labels, list)
+        self.labels = None if several else np.asarray(labels)
         self.inputs = self._meant = self.range = None
         if hasattr(model, "_as_keras"):
             model, self.inputs, *more = model._as_keras()
@@ -685,13 +673,6 @@ def _checked(found, rows):
 # Records ----------------------------------------------------------------------
 
 
-def _labels_of(model):
-    found = getattr(model, "classes_", None)
-    if found is None or isinstance(found, list):  # of several outputs
-        return None
-    return np.asarray(found)
-
-
 def translated(data, models):
     """The records as numbers, for all models.
 
@@ -743,12 +724,11 @@ def numbered(values, labels, what):
     if found.ndim > 1 or is_number and labels.dtype.kind not in "biuf":
         return values
     index = {label: i for i, label in enumerate(labels.tolist())}
-    places = None
     try:
         places = [index.get(value, -1) for value in found.tolist()]
     except TypeError:
-        pass
-    if places is None or -1 in places:
+        places = [-1]
+    if -1 in places:
         raise ValueError(
             f"{what} must hold labels among {list(index)}. At least one is "
             "not among them."
@@ -768,11 +748,8 @@ def placed(data, n=None):
 
     for found, y, rows in fixed_rows.placed(arrays(), PLACES):
         given = iter(found)
-        yield _filled_in(form[0], given), y, rows
-
-
-def _filled_in(form, given):
-    return columns.transform(lambda *_: next(given), form)
+        x = columns.transform(lambda *_, given=given: next(given), form[0])
+        yield x, y, rows
 
 
 def _count(data):

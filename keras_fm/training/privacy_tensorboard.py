@@ -171,7 +171,8 @@ class PrivacyTensorBoard(keras.callbacks.Callback):
         released minimum, where curves would be flat."""
         gaps = {
             layer.name: float(ops.convert_to_numpy(layer.released_gap()))
-            for layer in self._heads()
+            for layer in self.model._flatten_layers(include_self=False)
+            if isinstance(layer, PrivateDense) and layer.is_released
         }
         for name, gap in gaps.items():
             if gap:
@@ -181,14 +182,6 @@ class PrivacyTensorBoard(keras.callbacks.Callback):
                     "The released objective above its minimum.",
                 )
         return bool(gaps) and not any(gaps.values())
-
-    def _heads(self):
-        """Output layers that train on a release."""
-        return [
-            layer
-            for layer in self.model._flatten_layers(include_self=False)
-            if isinstance(layer, PrivateDense) and layer.is_released
-        ]
 
     # Views of releases ---------------------------------------------------
 

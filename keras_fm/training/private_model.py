@@ -349,10 +349,9 @@ class PrivateModel(keras.callbacks.Callback):
             self._steps = self.model.begin_private_fit(self, self._below_of)
             return
         arguments = fit_frame.arguments(self.model)
-        hidden = arguments is None
-        arguments = {} if hidden else arguments
         self._steps = None
-        plan = self._make_plan(hidden)
+        plan = self._make_plan(hidden=arguments is None)
+        arguments = arguments or {}
         fit_contract.check(arguments, self, plan.data, plan.model)
         if self._first_epoch(arguments) >= self.params.get("epochs", 1):
             # A backup of a fit that was interrupted after its last epoch.
