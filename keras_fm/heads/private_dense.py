@@ -371,16 +371,9 @@ class PrivateDense(ReleasedLayer):
                     f"shape={made.shape}"
                 )
         objective = release.query
+        names = ("grouped", "reach", "public_features", "clip")
         expected = self.objective(
-            **{
-                name: getattr(objective, name, default)
-                for name, default in (
-                    ("grouped", False),
-                    ("reach", 0),
-                    ("public_features", False),
-                    ("clip", None),
-                )
-            }
+            **{k: getattr(objective, k) for k in names if hasattr(objective, k)}
         )
         if isinstance(objective, perturbed_loss.PerturbedLossQuery):
             expected = self._whole_loss()
@@ -524,12 +517,7 @@ class PrivateDense(ReleasedLayer):
         )
         name, own = self.release_names()[-2:]
         threshold = whitening.clip(
-            known,
-            self.units,
-            m,
-            bound,
-            reading.units,
-            reading.one_release(own),
+            known, self.units, m, bound, reading.units, reading.one_release(own)
         )
         query = self.objective(**unit, clip=threshold)
 
