@@ -13,18 +13,12 @@ from keras_fm.kernel import bounds as bounds_lib
 from keras_fm.kernel import checks
 from keras_fm.papers.pcdbn import claims, filters
 from keras_fm.papers.pcdbn.patch_moments import PatchMomentQuery
+from keras_fm.per_example.windows import side
 from keras_fm.preprocessing.pretrained_layer import PretrainedLayer
 from keras_fm.public import polynomials
 from keras_fm.public.local_response_normalization import local_response
 
-POLYNOMIALS = (
-    "chebyshev",
-    "taylor",
-    "tanh",
-    "piecewise",
-    "published",
-    "exact",
-)
+POLYNOMIALS = ("chebyshev", "taylor", "tanh", "piecewise", "published", "exact")
 NORMALIZATIONS = ("local", "batch", "constant")
 VISIBLE = ("binary", "gaussian")
 # Most numbers in a moment tensor, so that it fits into memory.
@@ -240,15 +234,8 @@ class ChebyshevCRBM(PretrainedLayer):
 
     def _margins(self, strides):
         """Padding of "same" before and after, for both axes."""
-        if self.padding == "valid":
-            return [(0, 0), (0, 0)]
-        margins = []
-        for size, kernel, stride in zip(
-            self.record_shape, self.kernel_size, strides
-        ):
-            total = max((-(-size // stride) - 1) * stride + kernel - size, 0)
-            margins.append((total // 2, total - total // 2))
-        return margins
+        sizes = zip(self.record_shape, self.kernel_size, strides)
+        return [side(*axis, self.padding)[1:] for axis in sizes]
 
     # Hidden units --------------------------------------------------------
 

@@ -73,18 +73,12 @@ class EnergyModel(StackView):
             return visible if conditions is None else [visible, conditions]
 
         if self.contrast == "absolute":
-            drift = top(beside(y_pred), training=training) - top(
-                given, training=training
-            )
-            drift = ops.cast(drift, "float32")
-            return replicas.share(
-                ops.mean(ops.abs(drift)) + ops.mean(ops.abs(missed))
-            )
+            after = top(beside(y_pred), training=training)
+            before = top(given, training=training)
+            drift = ops.cast(after - before, "float32")
+            loss = ops.mean(ops.abs(drift)) + ops.mean(ops.abs(missed))
+            return replicas.share(loss)
         end = top.chain(given, 1, self._draws, training)
         end = beside(ops.stop_gradient(end))
-        return replicas.share(
-            ops.mean(
-                top.energy(given, training=training)
-                - top.energy(end, training=training)
-            )
-        )
+        before, after = (top.energy(v, training=training) for v in (given, end))
+        return replicas.share(ops.mean(before - after))

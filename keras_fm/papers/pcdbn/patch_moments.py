@@ -449,10 +449,9 @@ def _product(u, first, second):
         return u.T @ u
     u = np.ascontiguousarray(u.T)
     left = symmetric_tensor.monomials(u, first)
-    right = left
-    if first != second:
-        right = symmetric_tensor.monomials(u, second)
-    return left @ right.T
+    if first == second:
+        return left @ left.T
+    return left @ symmetric_tensor.monomials(u, second).T
 
 
 @released_as(PatchMomentQuery)
