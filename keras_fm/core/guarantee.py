@@ -212,10 +212,8 @@ class Published:
     def __post_init__(self):
         if self.neighbours is not None:
             budget_lib.Neighbours.of(self.neighbours)
-        by_batch = isinstance(self.lot, (int, np.integer)) and not isinstance(
-            self.lot, bool
-        )
-        if self.lot != "data" and not (by_batch and self.lot > 0):
+        by_batch = checks.is_integer(self.lot) and self.lot > 0
+        if self.lot != "data" and not by_batch:
             raise ValueError(
                 'guarantee="published" divides its noise by the lot size: '
                 'pass the `batch_size` of fit as `lot` (or `lot="data"` for '

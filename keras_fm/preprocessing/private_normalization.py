@@ -115,9 +115,7 @@ class PrivateNormalization(ProvenMap):
         return self.add_weight(
             name=name,
             shape=(self.num_columns,),
-            initializer=lambda shape, dtype: ops.convert_to_tensor(
-                value, dtype=dtype
-            ),
+            initializer=keras.initializers.Constant(value),
             # Even if `trainable` of the model is set.
             trainable=False,
             autocast=False,

@@ -193,12 +193,9 @@ class PrivateEncoder(PretrainedLayer):
                 weight.trainable = value
 
     def _weight(self, name, shape, value=None):
+        initializer = "glorot_uniform" if len(shape) == 2 else "zeros"
         if value is not None:
-            initializer = lambda shape, dtype: ops.convert_to_tensor(  # noqa: E731
-                value, dtype
-            )
-        else:
-            initializer = "glorot_uniform" if len(shape) == 2 else "zeros"
+            initializer = keras.initializers.Constant(value)
         return self.add_weight(name=name, shape=shape, initializer=initializer)
 
     def _random_encoder(self):
