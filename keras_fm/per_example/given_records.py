@@ -9,6 +9,7 @@ import math
 import keras
 import numpy as np
 
+from keras_fm.kernel import checks
 from keras_fm.kernel.access import columns
 from keras_fm.per_example.owner_rows import OwnerRows, check_ids
 
@@ -80,13 +81,8 @@ class GivenRecords:
                 f"at least one. Received lengths: {lengths}"
             )
         self.n = lengths[0]
-        self.batch_size = 32 if batch_size is None else int(batch_size)
-        if not 1 <= self.batch_size:
-            raise ValueError(
-                "`batch_size` must be an integer of at least 1. Received: "
-                f"batch_size={batch_size}"
-            )
-        self.batch_size = min(self.batch_size, self.n)
+        batch_size = 32 if batch_size is None else batch_size
+        self.batch_size = min(checks.count("batch_size", batch_size), self.n)
         self.weights = self.owners = None
         if sample_weight is not None:
             self.weights = _factors(sample_weight, self.n)

@@ -41,7 +41,10 @@ class Suggestion:
     budget: PrivacyBudget
 
     def __str__(self):
-        few = self.signal_to_noise < 1
+        hint = (
+            " Fewer layers that learn, or rounds on public features, need "
+            "fewer."
+        ) * (self.signal_to_noise < 1)
         return "\n".join(
             [
                 "private = fm.make_private(model)",
@@ -53,13 +56,7 @@ class Suggestion:
                 "",
                 f"Noise multiplier {self.noise_multiplier:.3g}; signal to "
                 f"noise of a step: at most {self.signal_to_noise:.2g}.",
-                f"You need about {self.rows:,} rows"
-                + (
-                    ". Fewer layers that learn, or rounds on public features, "
-                    "need fewer."
-                    if few
-                    else "."
-                ),
+                f"You need about {self.rows:,} rows.{hint}",
             ]
         )
 
