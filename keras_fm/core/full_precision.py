@@ -49,14 +49,9 @@ def scope():
 @contextlib.contextmanager
 def _exact_processor(torch):
     # Older PyTorch has one setting for all devices.
-    kinds = [
-        kind
-        for kind in (
-            getattr(torch.backends.mkldnn, "matmul", None),
-            getattr(torch.backends.mkldnn, "conv", None),
-        )
-        if kind is not None and kind.fp32_precision not in _EXACT
-    ]
+    backend = torch.backends.mkldnn
+    kinds = (getattr(backend, name, None) for name in ("matmul", "conv"))
+    kinds = [k for k in kinds if k and k.fp32_precision not in _EXACT]
     before = [kind.fp32_precision for kind in kinds]
     for kind in kinds:
         kind.fp32_precision = "ieee"

@@ -204,14 +204,12 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
     # Predicting ----------------------------------------------------------
 
     def _found(self, head, release, n):
-        if "quadratic" not in release.statistics:
-            return {"_logits": None}
-        weights = head.augmented_weights()
-        return {
-            "_logits": discriminants.of_release(
-                release, weights, head.bias_feature, n
+        logits = None
+        if "quadratic" in release.statistics:
+            logits = discriminants.of_release(
+                release, head.augmented_weights(), head.bias_feature, n
             )
-        }
+        return {"_logits": logits}
 
     def _meant(self, outputs):
         if self._logits is None:

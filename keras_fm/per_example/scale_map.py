@@ -66,7 +66,9 @@ class ScaleMap(CoefficientMap):
         return inputs + weights[0] if weights else inputs
 
     def measured(self, inputs, delta):
-        found = self._coefficients(inputs, delta)
+        found = [self.factor(inputs) * delta] if self._has_scale else []
+        found += [delta] * self._has_offset
+        found = [self._over_places(values) for values in found]
         squared = sum(squared_length(part) for part in found)
         read, returned = (
             squared_length(v) + UNDERFLOW for v in (self.factor(inputs), delta)
@@ -78,11 +80,6 @@ class ScaleMap(CoefficientMap):
     def sums_of(self, found, scale):
         shape = self._weight_shape
         return [ops.reshape(total(part, scale), shape) for part in found]
-
-    def _coefficients(self, inputs, delta):
-        found = [self.factor(inputs) * delta] if self._has_scale else []
-        found += [delta] * self._has_offset
-        return [self._over_places(values) for values in found]
 
     def _over_places(self, values):
         """`(n, entries)` sums over all places that share an entry."""

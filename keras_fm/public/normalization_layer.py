@@ -116,7 +116,9 @@ class NormalizationLayer(ConfiguredLayer):
         else:
             low, high = self._extremes(x, training)
         x = ops.clip((x - low) / (high - low), 0.0, 1.0)
-        x = x / self._cube_norm(inputs.shape[1:])
+        # The norm of the farthest corner of [0, 1]^d.
+        d = float(np.prod(inputs.shape[1:]))
+        x = x / {"l2": d**0.5, "l1": d, "linf": 1.0}[self.norm]
         return ops.cast(x, self.compute_dtype)
 
     def _norm(self, x, axes):
@@ -125,11 +127,6 @@ class NormalizationLayer(ConfiguredLayer):
         if self.norm == "l1":
             return ops.sum(ops.abs(x), axis=axes, keepdims=True)
         return ops.max(ops.abs(x), axis=axes, keepdims=True)
-
-    def _cube_norm(self, shape):
-        """The norm of the farthest corner of [0, 1]^d."""
-        d = float(np.prod(shape))
-        return {"l2": d**0.5, "l1": d, "linf": 1.0}[self.norm]
 
     def _extremes(self, x, training):
         if training or not self.running:

@@ -333,10 +333,8 @@ class Scattering2D(ConfiguredLayer):
 
     def _image_shape(self, input_shape):
         """`(height, width, channels)` of a full input shape, checked."""
-        smallest = 2**self.scales
-        what = "2**scales"
         return layer_arguments.image_shape(
-            input_shape, self.data_format, smallest, what
+            input_shape, self.data_format, 2**self.scales, "2**scales"
         )
 
     def build(self, input_shape):
@@ -352,8 +350,7 @@ class Scattering2D(ConfiguredLayer):
             self._across[r] = averaging_matrix(size[1], window, step).T
             # Order 1 takes the image, order 2 takes order 1 at its resolution.
             for j in range(0 if r == 0 else r + 1, J):
-                small = WaveletBank.numbers(j, L, r, *size) <= _MOST_NUMBERS
-                if small:
+                if WaveletBank.numbers(j, L, r, *size) <= _MOST_NUMBERS:
                     self._moduli[j, r] = WaveletBank(j, L, r, *size).modulus
                 else:
                     self._moduli[j, r] = functools.partial(

@@ -151,12 +151,10 @@ class AdaptiveLaplace(PaperModel):
         given = self._arguments
         layers = []
         if given["bounds"] is not None:
-            layers.append(
-                NormalizationLayer(given["bounds"], "linf", name="box")
-            )
-            layers.append(
-                keras.layers.Rescaling(2.0, offset=-1.0, name="centred")
-            )
+            layers += [
+                NormalizationLayer(given["bounds"], "linf", name="box"),
+                keras.layers.Rescaling(2.0, offset=-1.0, name="centred"),
+            ]
         if features is not None:
             layers.append(features)
         elif len(given["input_shape"]) > 1:

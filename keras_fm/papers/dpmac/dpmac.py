@@ -435,16 +435,13 @@ class DPMAC(PrivateNetwork):
         first = self._steps.stages[0].weights[0]
         return own_loss.features(self._below, x, first)
 
-    def _targets(self, y, features):
-        y = layer_stack.targets(self._steps.loss, y, features)
-        if self._clip == "analytic" and not self._steps.loss.labels:
-            y = ops.clip(y, *self._steps.stages[-1].activation.bounds)
-        return y
-
     def _observed(self, x, y):
         """Features and targets of one batch."""
         features = self._features(x)
-        return features, self._targets(y, features)
+        y = layer_stack.targets(self._steps.loss, y, features)
+        if self._clip == "analytic" and not self._steps.loss.labels:
+            y = ops.clip(y, *self._steps.stages[-1].activation.bounds)
+        return features, y
 
     def _meet(self, features, y):
         """A `Meeting` of the records with each layer, and the last layer's

@@ -5,6 +5,7 @@ expansion about the weights that the previous round set.
 """
 
 import dataclasses
+from functools import partial
 
 import numpy as np
 
@@ -80,9 +81,7 @@ def planned_releases(model, reading):
                 name=name,
                 query=query,
                 read=read,
-                learn=lambda release, last=name == names[-1]: learn(
-                    release, last
-                ),
+                learn=partial(learn, last=name == names[-1]),
                 **more,
             )
         )

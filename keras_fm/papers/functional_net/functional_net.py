@@ -512,12 +512,13 @@ class FunctionalNet(PrivatePart, keras.Model):
             g, h = replicas.total([g, h])
             least = damping * ops.maximum(ops.mean(h), 0.0)
             h = ops.maximum(h, 0.0) + least
-            move = _stacked(
-                [
-                    ops.cast(ops.convert_to_tensor(w), g.dtype) - start
-                    for w, start in zip(weights_of(layer), about)
-                ]
+            moves = (
+                ops.cast(ops.convert_to_tensor(w), g.dtype) - start
+                for w, start in zip(weights_of(layer), about)
             )
+            # The bias (if any) is the last row.
+            shape = (-1, layer.units)
+            move = ops.concatenate([ops.reshape(v, shape) for v in moves])
             g, h = ops.stop_gradient(g), ops.stop_gradient(h)
             total = total + ops.sum(g * move + h * ops.square(move) / 2)
         return total
@@ -539,11 +540,3 @@ class FunctionalNet(PrivatePart, keras.Model):
                 config[key], custom_objects=custom_objects
             )
         return cls(**config)
-
-
-def _stacked(rows):
-    """The kernel, with the bias (if any) as its last row."""
-    if len(rows) == 1:
-        return rows[0]
-    kernel, bias = rows
-    return ops.concatenate([kernel, ops.reshape(bias, (1, -1))], axis=0)
