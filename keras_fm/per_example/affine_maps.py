@@ -420,6 +420,15 @@ class ConvolutionMap(CoefficientMap):
         return math.sqrt(self._often() * norm**2 + constants)
 
 
+def is_plain(layer):
+    """Whether a convolution can be unfolded."""
+    try:
+        _check_options(layer)
+    except ValueError:
+        return False
+    return True
+
+
 def _check_options(layer):
     for name, wanted in PLAIN_OPTIONS.items():
         value = getattr(layer, name)

@@ -8,6 +8,7 @@ the probe is d.
 """
 
 import contextlib
+import functools
 import math
 
 import keras
@@ -26,6 +27,7 @@ from keras_fm.per_example.recurrent_map import KINDS as RECURRENT
 from keras_fm.per_example.recurrent_map import RecurrentMap, is_known
 from keras_fm.per_example.scale_map import RectifierMap, ScaleMap, unscaled
 from keras_fm.per_example.stages import weights_of
+from keras_fm.per_example.windows import cuts, side
 
 _L = keras.layers
 _SCALES = tuple(
@@ -182,19 +184,20 @@ def xla_compiles(network):
 
 
 @contextlib.contextmanager
-def replaced_calls(functions):
-    """In the context, functions replace the `call` of layers.
+def replaced_calls(functions, name="call"):
+    """In the context, functions replace a method of layers.
 
     Args:
-        functions: list of pairs of a layer and a function of its inputs.
+        functions: list of pairs of a layer and a function.
+        name: of the method.
     """
     for layer, function in functions:
-        layer.__dict__["call"] = function
+        layer.__dict__[name] = function
     try:
         yield
     finally:
         for layer, _ in functions:
-            del layer.__dict__["call"]
+            del layer.__dict__[name]
 
 
 def found_in(network, run):
@@ -281,10 +284,8 @@ def _of_sublayers(layer):
 
 def lowered(network, way):
     """Replacements for the `call` of some layers. For tables: a token outside
-    must not stop a step and appear in the error. For pooling on PyTorch: it is
-    faster. For layers that the map of a backend does not support: convolutions
-    and frozen batch normalisation on PyTorch, depthwise convolutions on
-    TensorFlow.
+    must not stop a step and appear in the error. For pooling: it is faster. For
+    depthwise convolutions on TensorFlow: its map does not support them.
 
     Args:
         network: a built Keras model.
@@ -298,6 +299,7 @@ def lowered(network, way):
         kinds[_L.MaxPooling2D] = kinds[_L.AveragePooling2D] = _pooling
     elif way == "vmap" and keras.backend.backend() == "tensorflow":
         kinds.update(_BY_CHANNEL)
+        kinds[_L.MaxPooling2D] = _maxima
     return [
         (layer, kinds[type(layer)](layer))
         for layer in network._flatten_layers()
@@ -305,6 +307,37 @@ def lowered(network, way):
         and getattr(layer, "data_format", None) != "channels_first"
         and getattr(layer, "quantization_mode", None) is None
     ]
+
+
+def as_products(network, way):
+    """Replacements for the `convolution_op` of layers, also of one's own, on
+    TensorFlow: its map over records makes convolutions slow.
+
+    Args:
+        network, way: see `lowered`.
+
+    Returns:
+        list of pairs of a layer and a function, see `replaced_calls`.
+    """
+    if way != "vmap" or keras.backend.backend() != "tensorflow":
+        return []
+    own = _L.Conv2D.convolution_op
+    return [
+        (layer, functools.partial(_product, layer))
+        for layer in network._flatten_layers()
+        if getattr(type(layer), "convolution_op", None) is own
+        and affine_maps.is_plain(layer)
+    ]
+
+
+def _product(layer, inputs, kernel):
+    *size, _, filters = kernel.shape
+    sides = zip(inputs.shape[1:], size, layer.strides)
+    pads = [side(*one, layer.padding)[1:] for one in sides]
+    read = ops.concatenate(cuts(inputs, size, layer.strides, pads), axis=-1)
+    flat = ops.reshape(read, (-1, read.shape[-1]))
+    found = ops.matmul(flat, ops.reshape(kernel, (-1, filters)))
+    return ops.reshape(found, (*read.shape[:-1], filters))
 
 
 def _table(layer):
@@ -326,6 +359,18 @@ def _pooling(layer):
     return lambda inputs: affine_maps.convolved(
         pool, inputs, layer.pool_size, **given
     )
+
+
+def _maxima(layer):
+    """Place by place: in a loop, XLA's derivative takes longer."""
+    if layer.padding != "valid":
+        return functools.partial(type(layer).call, layer)
+
+    def call(inputs):
+        parts = cuts(inputs, layer.pool_size, layer.strides)
+        return functools.reduce(ops.maximum, parts)
+
+    return call
 
 
 def _convolution(layer):

@@ -14,7 +14,7 @@ import keras
 
 from keras_fm.per_example import direct_ops as ops
 from keras_fm.per_example.affine_maps import UNDERFLOW, ConvolutionMap, Part
-from keras_fm.per_example.windows import side
+from keras_fm.per_example.windows import cuts
 
 # Operations that keep a weight's entries in order, or turn a matrix: of JAX, of
 # TensorFlow, of PyTorch.
@@ -197,27 +197,17 @@ class Products:
         return z + ops.cast(probe, z.dtype)
 
     def met_convolution(self, seen, x, z, strides, pads):
-        """As `met`, of a convolution with channels last: a product with what
-        its kernel reads at each place."""
+        """As `met`, on JAX, of a convolution with channels last: a product
+        with what its kernel reads at each place."""
         *size, channels, filters = seen.shape
         if seen.turned or x.shape[-1] != channels:
             self.otherwise([seen])
             return z
-        x = ops.pad(x, [(0, 0), *pads, (0, 0)])
-        ends = [n - window + 1 for n, window in zip(x.shape[1:], size)]
-
-        def cut(place):
-            sides = zip(place, ends, strides)
-            sides = [slice(i, i + end, step) for i, end, step in sides]
-            return x[tuple([slice(None), *sides])]
-
-        parts = [cut(place) for place in itertools.product(*map(range, size))]
-        seen = seen._replace(shape=(len(parts) * channels, filters))
-        x = ops.concatenate(parts, axis=-1)
-        if keras.backend.backend() == "jax":
-            # In a loop, XLA's derivative of the convolution takes longer.
-            weight = ops.reshape(self.weights[seen.at], seen.shape)
-            z = ops.matmul(x, ops.cast(weight, z.dtype))
+        x = ops.concatenate(cuts(x, size, strides, pads), axis=-1)
+        seen = seen._replace(shape=(x.shape[-1], filters))
+        # In a loop, XLA's derivative of the convolution takes longer.
+        weight = ops.reshape(self.weights[seen.at], seen.shape)
+        z = ops.matmul(x, ops.cast(weight, z.dtype))
         return self.met(seen, _matrices(x, 2), x, z)
 
 
@@ -380,27 +370,10 @@ def _in_graph(function, products):
                 after = seen.after(op.type, op.outputs[0])
                 if after:
                     known.append((op.outputs[0], after))
-                elif op.type == "Conv2D" and op.inputs[1] is tensor:
-                    _convolved(products, op, seen)
                 else:
                     equation = _multiplied(op, tensor)
                     products.met(seen, equation, op.inputs[0], op.outputs[0])
     return result
-
-
-def _convolved(products, op, seen):
-    """A convolution of TensorFlow."""
-    names = ("data_format", "padding", "strides", "dilations")
-    form, padding, strides, dilations = map(op.get_attr, names)
-    x, strides = op.inputs[0], strides[1:-1]
-    if form != b"NHWC" or padding == b"EXPLICIT" or set(dilations) != {1}:
-        products.otherwise([seen])
-        return
-    pads = [
-        side(*one, padding.decode().lower())[1:]
-        for one in zip(x.shape[1:], seen.shape, strides)
-    ]
-    products.met_convolution(seen, x, op.outputs[0], strides, pads)
 
 
 def _multiplied(op, weight):

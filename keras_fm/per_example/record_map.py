@@ -92,6 +92,7 @@ class RecordMap:
             if all(pair[0] is not layer for layer in layers)
         ]
         of_ghosts = {id(v) for g in self.ghosts for v in g.variables}
+        self._as_products = ghost_layers.as_products(network, way)
         self.direct = [v for v in self.learned if id(v) not in of_ghosts]
         held = sum(int(np.prod(v.shape)) for v in self.direct)
         held += sum(
@@ -203,6 +204,7 @@ class RecordMap:
         with (
             keras.StatelessScope(mapping, collect_losses=True) as scope,
             ghost_layers.replaced_calls(functions),
+            ghost_layers.replaced_calls(self._as_products, "convolution_op"),
         ):
             y_pred = self.network(x, training=self.training)
             if self._trainer.loss is None and not scope.losses:
@@ -631,6 +633,10 @@ def chosen_for(trainer, clip, example, piece=None, expected=None):
     ):
         ways = []
     if not ghost_layers.has_loops(trainer.model):
+        convolving = {
+            id(v) for v, _ in ghost_layers.as_products(trainer.model, "vmap")
+        }
+        ghosts = [g for g in ghosts if id(g.layer) not in convolving]
         alone = made("vmap", ghosts)
         products = _multiplied(alone, example)
         if products:

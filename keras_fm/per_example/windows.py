@@ -1,5 +1,6 @@
 """Windows that slide over images: their positions and contents."""
 
+import itertools
 import math
 
 import keras
@@ -161,3 +162,23 @@ def side(size, window, stride, padding):
     pad = max((outputs - 1) * stride + window - size, 0)
     low = window - 1 if padding == "causal" else pad // 2
     return outputs, low, max(pad - low, 0)
+
+
+def cuts(x, size, strides, pads=()):
+    """What a window of any rank reads of `(n, ..., channels)` at each of its
+    places, in order: a list of `(n, ..., channels)`.
+
+    Args:
+        x: images.
+        size, strides, pads: of every side; pads are pairs.
+    """
+    if pads:
+        x = ops.pad(x, [(0, 0), *pads, (0, 0)])
+    ends = [n - window + 1 for n, window in zip(x.shape[1:], size)]
+
+    def cut(place):
+        sides = zip(place, ends, strides)
+        sides = [slice(i, i + end, step) for i, end, step in sides]
+        return x[tuple([slice(None), *sides])]
+
+    return [cut(place) for place in itertools.product(*map(range, size))]

@@ -79,9 +79,7 @@ def test_another_use_is_no_product(name):
     assert found_in(OTHERS[name], SQUARE) is None
 
 
-@pytest.mark.skipif(
-    keras.backend.backend() == "torch", reason="forms them, as fast"
-)
+@pytest.mark.skipif(keras.backend.backend() != "jax", reason="forms them")
 def test_convolutions_are_products_with_what_they_read():
     images = ops.ones((1, 7, 6, 2))
 

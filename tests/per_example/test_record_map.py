@@ -104,12 +104,22 @@ class OwnConvolutions(keras.layers.Layer):
         x = ops.conv(inputs, self.first, strides=2, padding="same")
         for _ in range(2):
             x = ops.tanh(ops.conv(x, self.second))
-        return ops.reshape(x, (-1, 8))
+        return L.Flatten()(x)
+
+
+class OwnConv2D(L.Conv2D):
+    """May differ from Keras'."""
 
 
 def own_convolutions():
     return keras.Sequential(
-        [keras.Input((8, 8, 2)), OwnConvolutions(), L.Dense(3)]
+        [
+            keras.Input((8, 8, 2)),
+            OwnConv2D(2, 3, activation="tanh"),
+            L.MaxPooling2D(2, 1),
+            OwnConvolutions(),
+            L.Dense(3),
+        ]
     )
 
 
