@@ -607,6 +607,7 @@ def chosen_for(trainer, clip, example, piece=None, expected=None):
             # Where a record has few places for a weight, products of a few
             # records are slow. One piece holds most samples.
             dense = all(ghost.map.has_few for ghost in found.ghosts)
+            dense &= all(len(v.shape) < 2 for v in found.direct)
             part = 0.9375 if dense and found.ghosts else _PART
             some = max(_FEWEST, int((expected or _FEWEST) / part))
             if not found.cuts:
