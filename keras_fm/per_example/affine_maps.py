@@ -33,7 +33,7 @@ PLAIN_OPTIONS = {
 # cancel.
 UNDERFLOW = 1e-24
 # Numbers of an unfolded input that are in memory at a time.
-_AT_ONCE = 2**20
+AT_ONCE = 2**20
 # Allowance relative to the squared sum of positions before they cancel: more
 # than the squared float32 error of the sum, and than the error of a square.
 _ROUNDING = 1e-6
@@ -372,7 +372,7 @@ class ConvolutionMap(CoefficientMap):
             # Unfolding all records at once would allocate new memory in every
             # step.
             width = max(self.fan_in // self.kernel_size[0], COLUMNS)
-            size = max(_AT_ONCE // (self.positions * width), 1)
+            size = max(AT_ONCE // (self.positions * width), 1)
             pieces = [
                 self._formed(inputs[i : i + size], delta[i : i + size])
                 for i in range(0, len(inputs), size)

@@ -15,7 +15,12 @@ import keras
 
 from keras_fm.per_example import affine_maps
 from keras_fm.per_example import direct_ops as ops
-from keras_fm.per_example.affine_maps import ConvolutionMap, DenseMap, Part
+from keras_fm.per_example.affine_maps import (
+    AT_ONCE,
+    ConvolutionMap,
+    DenseMap,
+    Part,
+)
 from keras_fm.per_example.embedding_map import EmbeddingMap
 from keras_fm.per_example.formed_convolution import (
     DEPTHWISE,
@@ -335,6 +340,8 @@ def _product(layer, inputs, kernel):
     sides = zip(inputs.shape[1:], size, layer.strides)
     pads = [side(*one, layer.padding)[1:] for one in sides]
     read = ops.concatenate(cuts(inputs, size, layer.strides, pads), axis=-1)
+    if math.prod(read.shape[1:]) > AT_ONCE:
+        return type(layer).convolution_op(layer, inputs, kernel)
     flat = ops.reshape(read, (-1, read.shape[-1]))
     found = ops.matmul(flat, ops.reshape(kernel, (-1, filters)))
     return ops.reshape(found, (*read.shape[:-1], filters))
