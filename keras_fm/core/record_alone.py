@@ -133,7 +133,7 @@ def _is_arithmetic(node):
     values = [*node.arguments.args, *node.arguments.kwargs.values()]
     if kind.__name__ == "GetItem":
         key = values[-1]
-        return isinstance(key, tuple) and key[0] == slice(None)
+        return isinstance(key, tuple) and key[:1] == (slice(None),)
     if kind.__name__ not in _ARITHMETIC:
         return False
     ranks = {len(v.shape) for v in values if isinstance(v, keras.KerasTensor)}
