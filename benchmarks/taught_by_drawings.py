@@ -226,18 +226,21 @@ def as_of_all(epsilon):
     """Of few records, the epsilon at which noise moves a mean as far as at
     `epsilon` of all."""
 
-    def delta(mu, epsilon):
+    wanted = as_gaussian(epsilon) * OF_RECORDS / _RECORDS.value
+    return scipy.optimize.brentq(
+        lambda e: as_gaussian(e) - wanted, epsilon, 1000
+    )
+
+
+def as_gaussian(epsilon):
+    """Sensitivity over deviation of the Gaussian noise of a budget."""
+
+    def delta(mu):
         log = scipy.stats.norm.logcdf
         most = np.exp(log(mu / 2 - epsilon / mu))
         return most - np.exp(epsilon + log(-mu / 2 - epsilon / mu))
 
-    def mu(epsilon):
-        return scipy.optimize.brentq(
-            lambda mu: delta(mu, epsilon) - DELTA, 0.01, 99
-        )
-
-    wanted = mu(epsilon) * OF_RECORDS / _RECORDS.value
-    return scipy.optimize.brentq(lambda e: mu(e) - wanted, epsilon, 1000)
+    return scipy.optimize.brentq(lambda mu: delta(mu) - DELTA, 0.01, 99)
 
 
 def accuracy(h, y, epsilon, most=2000):

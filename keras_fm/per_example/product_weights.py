@@ -7,10 +7,12 @@ of one. Of a product with the turned weight, u and d change roles.
 
 import itertools
 import math
+import re
 import string
 from typing import NamedTuple
 
 import keras
+import numpy as np
 
 from keras_fm.per_example import direct_ops as ops
 from keras_fm.per_example.affine_maps import UNDERFLOW, ConvolutionMap, Part
@@ -110,7 +112,8 @@ def _even(inputs, delta):
         ops.sum(ops.square(v), axis=-1, keepdims=True) + UNDERFLOW
         for v in (inputs, delta)
     ]
-    share = ops.sqrt(ops.sqrt(squares[1] / squares[0]))
+    # Of a length of 0 beside a huge one, a quotient may be 0 or infinite.
+    share = ops.clip(ops.sqrt(ops.sqrt(squares[1] / squares[0])), 1e-9, 1e9)
     return inputs * share, delta / share
 
 
@@ -130,6 +133,8 @@ class Seen(NamedTuple):
     def after(self, name, result):
         """As it is seen after an operation; `None` if it is not followed."""
         shape = tuple(result.shape)
+        if "float" not in str(result.dtype):
+            return None
         if name in _TURN and len(shape) == 2:
             return Seen(self.at, shape, not self.turned)
         kept = name in _KEEP and not self.turned
@@ -367,7 +372,10 @@ def _in_graph(function, products):
         known = [(weight, seen)]
         for tensor, seen in known:
             for op in tensor.consumers():
-                after = seen.after(op.type, op.outputs[0])
+                turns = op.type != "Transpose" or np.array_equal(
+                    tf.get_static_value(op.inputs[1]), [1, 0]
+                )
+                after = turns and seen.after(op.type, op.outputs[0])
                 if after:
                     known.append((op.outputs[0], after))
                 else:
@@ -414,19 +422,31 @@ def _in_calls(function, products):
             return _matrices(args[0], args[1].ndim, name == "linear")
         return args[0] if name == "einsum" and len(args) == 3 else ""
 
+    def plain(value):
+        if type(value) in (list, tuple):
+            return type(value)(map(plain, value))
+        if not isinstance(value, keras.Variable):
+            return value
+        # Keras may cast it, which counts.
+        with Calls():
+            return value.value
+
     class Calls(TorchFunctionMode):
         def __torch_function__(self, func, types, args=(), kwargs=None):
-            kwargs = kwargs or {}
-            args = [
-                v.value if isinstance(v, keras.Variable) else v for v in args
-            ]
+            args = plain(tuple(args))
+            kwargs = {k: plain(v) for k, v in (kwargs or {}).items()}
             found = func(*args, **kwargs)
             seen = list(seen_in((*args, *kwargs.values())))
+            name = getattr(func, "__name__", "")
+            if name == "__setitem__" or re.fullmatch(r"[a-z].*_|__i.*", name):
+                # It may change a weight in place.
+                products.otherwise(seen)
             if not seen or id(found) in known:
                 return found
-            name = getattr(func, "__name__", "")
             if func == torch.Tensor.T.__get__:
                 name = "T"
+            if name == "transpose" and (kwargs or (args[1] - args[2]) % 2 == 0):
+                name = ""
             if isinstance(found, torch.Tensor):
                 after = seen[0].after(name, found)
                 if after:

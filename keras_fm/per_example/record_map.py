@@ -78,7 +78,8 @@ class RecordMap:
         self._trainer, self.network = trainer, network
         self.clip, self.way, self.ghosts = clip, way, [*ghosts, *products]
         self._layers, self._products = list(ghosts), list(products)
-        self.training = True
+        # By its id, an array in the place of a weight.
+        self.training, self.instead = True, {}
         self.learned = list(network.trainable_variables)
         learned = {id(v) for v in self.learned}
         others = [v for v in network.variables if id(v) not in learned]
@@ -138,7 +139,7 @@ class RecordMap:
 
     def uses(self, variables, example):
         """How a made-up record uses weights outside the maps of layers, see
-        `product_weights.found_in`."""
+        `product_weights.found_in`; `None` for all if it cannot be told."""
         x, y = keras.tree.map_structure(
             lambda v: ops.convert_to_tensor(v[:1]), example
         )
@@ -148,9 +149,15 @@ class RecordMap:
 
         def loss(values):
             held = zip(variables, values)
-            return self._loss_with(direct, probes, rest, held, x, y, key)
+            found = self._loss_with(direct, probes, rest, held, x, y, key)
+            # What a layer reads in a loop cannot be used outside of it.
+            return found[0], [v + 0 for v in found[1]]
 
-        return product_weights.found_in(loss, list(map(_constant, variables)))
+        values = list(map(_constant, variables))
+        try:
+            return product_weights.found_in(loss, values)
+        except Exception:
+            return [None] * len(variables)
 
     def loss_of_one(self, example, training):
         """The loss of the first made-up record."""
@@ -393,10 +400,14 @@ class RecordMap:
     def _values(self):
         """Values of the trained weights outside ghost layers; and of the frozen
         weights, those of ghost layers, and pairs of the loss's state."""
+
+        def value(v):
+            return _constant(self.instead.get(id(v), v))
+
         # A loss of several outputs keeps a mean of each.
-        return [_constant(v) for v in self.direct], (
+        return [value(v) for v in self.direct], (
             [_constant(v) for v in self._fixed],
-            [[_constant(v) for v in g.variables] for g in self.ghosts],
+            [[value(v) for v in g.variables] for g in self.ghosts],
             [(v, _constant(v)) for v in self._trainer.metrics_variables],
         )
 
@@ -797,7 +808,11 @@ def _read_once(made, ghosts, example):
     held = [v for ghost in ghosts for v in ghost.variables]
     uses = made("one", ghosts).uses(held, example)
     used = {id(v) for v, found in zip(held, uses) if found != []}
-    return [g for g in ghosts if used.isdisjoint(map(id, g.variables))]
+    found = [g for g in ghosts if used.isdisjoint(map(id, g.variables))]
+    if found or len(ghosts) < 2:
+        return found
+    found = [g for g in ghosts if _read_once(made, [g], example)]
+    return _read_once(made, found, example) if len(found) < len(ghosts) else []
 
 
 def _multiplied(alone, example):
@@ -814,6 +829,12 @@ def _tried(made, example, training=False):
     """The sums over made-up records, as arrays. In training they are random, so
     the call is only checked to work."""
     made.training, piece = training, made.piece
+    # Below weights of 0 all gradients would be 0, right or wrong.
+    made.instead = {
+        id(v): ops.convert_to_tensor(_small(v.shape), v.dtype)
+        for v in made.learned
+        if not np.any(ops.convert_to_numpy(v))
+    }
     n = len(keras.tree.flatten(example)[0])
     if made.way != "one":
         made.piece = n
@@ -826,7 +847,11 @@ def _tried(made, example, training=False):
         sums = _run(made, (x, y, keys, factors), traced=training)
         return [ops.convert_to_numpy(v) for v in sums]
     finally:
-        made.training, made.piece = True, piece
+        made.training, made.piece, made.instead = True, piece, {}
+
+
+def _small(shape):
+    return 0.1 * np.cos(np.arange(math.prod(shape)) + 1.0).reshape(shape)
 
 
 def shaped(function):

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_fm.per_example import product_weights
+from keras_fm.per_example import product_weights, record_map
+from keras_fm.per_example.private_network import PrivateNetwork
 from keras_fm.per_example.product_weights import Use
 
 pytestmark = pytest.mark.backend
@@ -59,7 +60,22 @@ OTHERS = {
     "a stopped one": lambda w: ops.matmul(X, ops.stop_gradient(w)),
     "a diagonal": lambda w: ops.einsum("bti,ii->bti", X, w),
     "summed alone": lambda w: ops.einsum("bti,io->bt", X, w),
+    "as integers": lambda w: X @ ops.cast(ops.cast(w, "int32"), "float32"),
 }
+# Not what they seem: of PyTorch alone.
+OF_TORCH = {
+    "turned twice": lambda w: X @ w.transpose(0, -2),
+    "in a list": lambda w: ops.matmul(X, ops.stack([w, w])[0]),
+    "by name": lambda w: X.matmul(other=w),
+    "changed in place": lambda w: X @ w.to(X.dtype).mul_(0.5),
+    "an entry is set": lambda w: (w.__setitem__(0, 0.0), X @ w)[1],
+}
+
+
+def compiled(model):
+    private = PrivateNetwork(model, clip=1.0)
+    private.compile("sgd", "mse")
+    return private
 
 
 def found_in(function, weight):
@@ -77,6 +93,20 @@ def test_products_are_found(name):
 def test_another_use_is_no_product(name):
     """Its part of the gradient would be missing."""
     assert found_in(OTHERS[name], SQUARE) is None
+
+
+@pytest.mark.skipif(keras.backend.backend() != "torch", reason="of PyTorch")
+@pytest.mark.parametrize("name", OF_TORCH)
+def test_another_use_in_pytorch_is_no_product(name):
+    assert found_in(OF_TORCH[name], ops.copy(SQUARE)) is None
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="traces no such operation"
+)
+def test_a_transposition_that_changes_nothing_is_no_turned_matrix():
+    found = found_in(lambda w: X @ ops.transpose(w, (0, 1)), SQUARE)
+    assert found is None
 
 
 @pytest.mark.skipif(keras.backend.backend() != "jax", reason="forms them")
@@ -138,8 +168,6 @@ def test_uses_of_other_sizes_have_the_norm_of_their_sum(turned):
 
 def test_a_model_that_changes_its_products_is_refused():
     """As one that draws its layers outside of the key of a step."""
-    from keras_fm.per_example import record_map
-    from keras_fm.per_example.private_network import PrivateNetwork
 
     class Own(keras.layers.Layer):
         often = 1
@@ -153,11 +181,78 @@ def test_a_model_that_changes_its_products_is_refused():
             return inputs
 
     model = keras.Sequential([keras.Input((3,)), Own()])
-    private = PrivateNetwork(model, clip=1.0)
-    private.compile("sgd", "mse")
     x = RNG.normal(size=(3, 3)).astype("float32")
-    made = record_map.chosen_for(private, 1.0, (x, x))
+    made = record_map.chosen_for(compiled(model), 1.0, (x, x))
     assert made.way == "vmap" and len(made.ghosts) == 1
     model.layers[0].often = 2
     with pytest.raises(ValueError, match="in another way than in its first"):
         record_map._tried(made, (x, x))
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+def test_weights_below_a_head_of_zeros_have_all_their_uses(policy):
+    """The trial with single records must see them, and so must what reads the
+    uses of a variable that Keras casts."""
+    keras.utils.set_random_seed(0)
+
+    class Tied(keras.layers.Layer):
+        def build(self, shape):
+            self.matrix = self.add_weight(shape=(shape[-1], shape[-1]))
+
+        def call(self, inputs):
+            return ops.tanh(inputs @ self.matrix) @ ops.transpose(self.matrix)
+
+    zeros = keras.layers.Dense(2, kernel_initializer="zeros", dtype="float32")
+    model = keras.Sequential([keras.Input((3,)), Tied(dtype=policy), zeros])
+    x = RNG.normal(size=(4, 3)).astype("float32")
+    private, y = compiled(model), RNG.normal(size=(4, 2)).astype("float32")
+    made = record_map.chosen_for(private, 1.0, (x, y))
+    assert made.instead == {} and not np.any(zeros.kernel)
+    zeros.kernel.assign(RNG.normal(size=(3, 2)))
+    plain = record_map.RecordMap(private, 1.0, "one")
+    for one, other in zip(
+        *(record_map._tried(m, (x, y)) for m in (made, plain))
+    ):
+        np.testing.assert_allclose(
+            one, other, atol=1e-2 * np.max(np.abs(other))
+        )
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_place_of_length_0_beside_a_huge_one_loses_no_record(side):
+    made = product_weights.ProductMap((3, 4), [Use(3, 1, False)] * 2)
+    pair = [np.ones((1, 6), "float32"), np.ones((1, 8), "float32")]
+    for values, factor in zip((pair[side], pair[1 - side]), (0.0, 1e11)):
+        values[:, : values.shape[1] // 2] *= factor
+    run = made.measured
+    if keras.backend.backend() == "jax":
+        import jax
+
+        run = jax.jit(run)
+    squared, _ = run(*map(ops.convert_to_tensor, pair))
+    assert np.isfinite(ops.convert_to_numpy(squared)).all()
+
+
+def test_a_layer_that_is_called_in_a_loop_is_no_obstacle():
+    class Cell(keras.layers.Layer):
+        state_size = output_size = 3
+
+        def __init__(self):
+            super().__init__()
+            self.dense = keras.layers.Dense(3, activation="tanh")
+
+        def build(self, shape):
+            self.dense.build((None, shape[-1] + 3))
+
+        def call(self, inputs, states):
+            state = self.dense(ops.concatenate([inputs, states[0]], axis=-1))
+            return state, [state]
+
+    model = keras.Sequential(
+        [keras.Input((4, 2)), keras.layers.RNN(Cell()), keras.layers.Dense(2)]
+    )
+    x = RNG.normal(size=(3, 4, 2)).astype("float32")
+    y = RNG.normal(size=(3, 2)).astype("float32")
+    made = record_map.chosen_for(compiled(model), 1.0, (x, y))
+    ways = {"tensorflow": ("one", 0), "jax": ("vmap", 0), "torch": ("vmap", 2)}
+    assert (made.way, len(made.ghosts)) == ways[keras.backend.backend()]
