@@ -78,8 +78,7 @@ class RecordMap:
         self._trainer, self.network = trainer, network
         self.clip, self.way, self.ghosts = clip, way, [*ghosts, *products]
         self._layers, self._products = list(ghosts), list(products)
-        # By its id, an array in the place of a weight.
-        self.training, self.instead = True, {}
+        self.training = True
         self.learned = list(network.trainable_variables)
         learned = {id(v) for v in self.learned}
         others = [v for v in network.variables if id(v) not in learned]
@@ -400,14 +399,10 @@ class RecordMap:
     def _values(self):
         """Values of the trained weights outside ghost layers; and of the frozen
         weights, those of ghost layers, and pairs of the loss's state."""
-
-        def value(v):
-            return _constant(self.instead.get(id(v), v))
-
         # A loss of several outputs keeps a mean of each.
-        return [value(v) for v in self.direct], (
+        return [_constant(v) for v in self.direct], (
             [_constant(v) for v in self._fixed],
-            [[value(v) for v in g.variables] for g in self.ghosts],
+            [[_constant(v) for v in g.variables] for g in self.ghosts],
             [(v, _constant(v)) for v in self._trainer.metrics_variables],
         )
 
@@ -829,12 +824,6 @@ def _tried(made, example, training=False):
     """The sums over made-up records, as arrays. In training they are random, so
     the call is only checked to work."""
     made.training, piece = training, made.piece
-    # Below weights of 0 all gradients would be 0, right or wrong.
-    made.instead = {
-        id(v): ops.convert_to_tensor(_small(v.shape), v.dtype)
-        for v in made.learned
-        if not np.any(ops.convert_to_numpy(v))
-    }
     n = len(keras.tree.flatten(example)[0])
     if made.way != "one":
         made.piece = n
@@ -847,11 +836,7 @@ def _tried(made, example, training=False):
         sums = _run(made, (x, y, keys, factors), traced=training)
         return [ops.convert_to_numpy(v) for v in sums]
     finally:
-        made.training, made.piece, made.instead = True, piece, {}
-
-
-def _small(shape):
-    return 0.1 * np.cos(np.arange(math.prod(shape)) + 1.0).reshape(shape)
+        made.training, made.piece = True, piece
 
 
 def shaped(function):
