@@ -139,8 +139,8 @@ def rounds_on_pairs(h, y, epsilon, count=80, clip=0.1, momentum=0.8):
     Second moment and rounds have the shares and settings of `rounds`.
     """
     n, of_all, rng = FLAGS.records, 50_000, np.random.default_rng(0)
-    ledger = as_gaussian(epsilon)
-    moments = 1 / (ledger * math.sqrt(0.1)) / of_all
+    signal = as_gaussian(epsilon)
+    moments = 1 / (signal * math.sqrt(0.1)) / of_all
     values, vectors = np.linalg.eigh(h[:n].T @ h[:n] / n)
     ridge = math.sqrt(h.shape[1]) * moments
     kernel = unit(h @ (vectors * (np.maximum(values, 0) + ridge) ** -0.5))
@@ -150,7 +150,7 @@ def rounds_on_pairs(h, y, epsilon, count=80, clip=0.1, momentum=0.8):
     noise = rng.standard_normal((len(h), 10 * count), "float32")
     noise = (root @ noise).reshape(-1, count, 10)
     del root
-    stddev = clip * math.sqrt(count / 0.9) / ledger / of_all
+    stddev = clip * math.sqrt(count / 0.9) / signal / of_all
     rate = (1 - momentum) / (math.sqrt(count) * stddev)
     logits, velocity = np.zeros((2, len(h), 10), "float32")
     targets = np.eye(10, dtype="float32")[y[:n]]
