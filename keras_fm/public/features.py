@@ -72,8 +72,9 @@ def build(
       `keras_fm.datasets.drawn_scenes`, then directions found in its responses
       to other scenes. Patches have 6 x 6 and 4 x 4 pixels, or half the side of
       a smaller image. Images of three channels are taken for photographs:
-      responses are averaged over a left-right flip, and the directions are the
-      `units` leading ones (`PrincipalProjection`). Images of one channel may
+      responses are averaged over a left-right flip and over shifts by a tenth
+      of the image, and the directions are the `units` leading ones
+      (`PrincipalProjection`). Images of one channel may
       be letters: they are not flipped, and the directions are those that best
       tell scenes apart that were turned, stretched, slanted and moved
       (`DiscriminantProjection`).
@@ -209,13 +210,14 @@ def _scene_patches(input_shape, filters, scenes, half):
         halve = keras.layers.AveragePooling2D(2, data_format="channels_last")
         x, sizes = halve(image), (6,)
         drawn = keras.ops.convert_to_numpy(halve(drawn))
-    largest = max(2, min(x.shape[1:3]) // 2)
-    together = []
+    smaller, colours = min(x.shape[1:3]), input_shape[-1] == 3
+    largest, together = max(2, smaller // 2), []
     for size in sorted({min(size, largest) for size in sizes}, reverse=True):
         layer = PatchDictionary(
             filters,
             patch_size=size,
-            flip=input_shape[-1] == 3,
+            flip=colours,
+            shift=smaller // 10 if colours else 0,
             epsilon=_PATCH_VARIANCE,
             data_format="channels_last",
             name=f"patch_dictionary_{size}",
@@ -265,7 +267,7 @@ def _drawn(input_shape, scenes, seed=0, variants=1):
 def extract(map_, x):
     """Applies a feature map to an array in batches of one shape: another shape
     would be compiled anew, and may round differently."""
-    batch = _batch()
+    batch = _batch(np.size(x[:1]))
     if len(x) < batch:
         return map_.predict(x, batch_size=batch, verbose=0)
     found = None
@@ -282,10 +284,11 @@ def extract(map_, x):
     return found
 
 
-def _batch():
-    """The batch size at which a device is fastest (docs/results/speed.md)."""
+def _batch(numbers):
+    """The batch size at which a device is fastest (docs/results/speed.md), for
+    records of so many numbers."""
     if keras.backend.backend() != "jax":
-        return 128
+        return 128 if numbers <= 1024 else 32
     # On a processor, a scattering splits them further.
     devices = keras.distribution.list_devices()
     return 256 if all(d.startswith("cpu") for d in devices) else 1024

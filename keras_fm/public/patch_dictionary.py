@@ -32,6 +32,11 @@ class PatchDictionary(PatchResponses, AdaptedLayer):
     same features, and with `flip` so do mirror images; k-means treats them as
     one.
 
+    With `shift` responses are also averaged over the image moved by as many
+    strides up and down, to both sides and along the diagonals; at its edges it
+    is continued by reflection. Regions then end smoothly, and patches at edges
+    count as much as others.
+
     With `flip` the features are means over the image and its mirror image. The
     mirrored responses take additions only: mirroring changes the sign of the
     odd components of whitened patches and leaves the even ones.
@@ -60,11 +65,12 @@ class PatchDictionary(PatchResponses, AdaptedLayer):
         seed: int, of the choice of public patches.
         data_format: `"channels_last"`, `"channels_first"`, or `None` for
             the Keras setting.
+        shift: int >= 0, in strides; 0 takes the image as it is alone.
         public_data: `None`, or the description of the data of `adapt`, from the
             config of an adapted layer.
 
     Input shape: `(batch, height, width, channels)`, height and width known
-    and at least `patch_size + strides * (cells - 1)`.
+    and at least `patch_size + strides * (cells - 1)` and `shift * strides + 1`.
 
     Output shape: `(batch, cells, cells, 2 * filters)`: the positive parts of
     all filters, then the negative parts. With `"channels_first"` the channel
@@ -101,6 +107,7 @@ class PatchDictionary(PatchResponses, AdaptedLayer):
         rounds: int = 10,
         seed: int = 0,
         data_format: str | None = None,
+        shift: int = 0,
         public_data: Any = None,
         **kwargs: Any,
     ) -> None:
@@ -117,6 +124,7 @@ class PatchDictionary(PatchResponses, AdaptedLayer):
             whitening,
             seed,
             data_format,
+            shift,
             public_data=public_data,
             **kwargs,
         )

@@ -39,6 +39,7 @@ class PatchResponses(ConfiguredLayer):
         whitening,
         seed,
         data_format,
+        shift=0,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -53,6 +54,7 @@ class PatchResponses(ConfiguredLayer):
         self.epsilon = checks.positive("epsilon", epsilon)
         self.whitening = checks.positive("whitening", whitening)
         self.seed = checks.natural("seed", seed)
+        self.shift = checks.natural("shift", shift)
         self.data_format = layer_arguments.data_format(data_format)
         self.input_spec = keras.layers.InputSpec(ndim=4)
 
@@ -67,9 +69,10 @@ class PatchResponses(ConfiguredLayer):
     def _image_shape(self, input_shape):
         """`(height, width, channels)` of a full input shape, checked."""
         smallest = self.patch_size + self.strides * (self.cells - 1)
-        what = "`patch_size + strides * (cells - 1)`"
+        smallest = max(smallest, self.shift * self.strides + 1)
+        what = "patch_size + strides * (cells - 1), shift * strides + 1"
         return layer_arguments.image_shape(
-            input_shape, self.data_format, smallest, what
+            input_shape, self.data_format, smallest, f"`max({what})`"
         )
 
     def _bases(self, channels):
@@ -77,10 +80,9 @@ class PatchResponses(ConfiguredLayer):
         orthonormal columns that are centred; without `flip` all are even."""
         p = self.patch_size
         place = np.arange(p * p * channels).reshape(p, p, channels)
-        mirror = np.eye(place.size)[place[:, ::-1].ravel()]
+        mirror = place[:, ::-1] if self.flip else place
+        mirror = np.eye(place.size)[mirror.ravel()]
         centre = np.eye(place.size) - 1 / place.size
-        if not self.flip:
-            mirror = np.eye(place.size)
         found = []
         for sign in (1, -1):
             part = centre @ (np.eye(place.size) + sign * mirror) / 2
@@ -116,7 +118,7 @@ class PatchResponses(ConfiguredLayer):
         self._even = ranks[0]
         # Plain arrays, not weights: they follow from the arguments.
         down, across = (
-            regions((length - p) // self.strides + 1, self.cells)
+            regions((length - p) // self.strides + 1, self.cells, self.shift)
             for length in (height, width)
         )
         # Rows are summed between the edges of regions, then weighted.
@@ -144,6 +146,8 @@ class PatchResponses(ConfiguredLayer):
         x = ops.cast(inputs, dtype)
         if self.data_format == "channels_first":
             x = ops.transpose(x, (0, 2, 3, 1))
+        if m := self.shift * self.strides:
+            x = ops.pad(x, [(k, k) for k in (0, m, m, 0)], mode="reflect")
         patches = self._whitened(x, self.strides)
         directions = ops.cast(self.directions, dtype)
         t = self.threshold
@@ -268,17 +272,19 @@ class PatchResponses(ConfiguredLayer):
         return patches
 
 
-def regions(length, cells):
+def regions(length, cells, shift=0):
     """Averages over overlapping regions of a line, as a matrix.
 
     Args:
         length: int, points on the line, at least `cells`.
         cells: int, number of regions; each is as long as two of the `cells
             + 1` equal parts of the line.
+        shift: int, points that the line has more at each end. Averages are
+            then over the regions and these moved by so much both ways.
 
     Returns:
-        float64 array `(cells, length)`, rows of sum 1, unchanged by a rotation
-        by 180 degrees.
+        float64 array `(cells, length + 2 * shift)`, rows of sum 1, unchanged by
+        a rotation by 180 degrees.
 
     Example:
 
@@ -286,9 +292,11 @@ def regions(length, cells):
     array([[0.25, 0.25, 0.25, 0.25, 0.  , 0.  ],
            [0.  , 0.  , 0.25, 0.25, 0.25, 0.25]])
     """
-    found = np.zeros((cells, length))
+    places = {0, shift, 2 * shift}
+    found = np.zeros((cells, length + 2 * shift))
     for i in range(cells):
         start = math.floor(i * length / (cells + 1) + 0.5)
         end = length - math.floor((cells - 1 - i) * length / (cells + 1) + 0.5)
-        found[i, start:end] = 1 / (end - start)
+        for at in places:
+            found[i, at + start : at + end] += 1 / (end - start) / len(places)
     return found

@@ -90,6 +90,26 @@ def test_follows_the_definition(scenes, settings):
     assert np.abs(found).max() > 0.05
 
 
+@pytest.mark.parametrize(
+    "settings", [{}, {"strides": 2}, {"flip": False, "cells": 1}]
+)
+def test_shifts_are_means_over_moved_images(scenes, settings):
+    size, settings = scenes.shape[1], {"exponent": 1.0, **settings}
+    found = run(adapted(scenes, shift=2, **settings), scenes[:4])
+    shift = 2 * settings.get("strides", 1)
+    edge = (shift, shift)
+    wide = np.pad(scenes[:4], ((0, 0), edge, edge, (0, 0)), mode="reflect")
+    still, places = adapted(scenes, **settings), (0, shift, 2 * shift)
+    moved = [
+        run(still, wide[:, i : i + size, j : j + size])
+        for i in places
+        for j in places
+    ]
+    expected = np.mean(moved, axis=0)
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-5)
+    assert np.abs(found - run(still, scenes[:4])).max() > 0.01
+
+
 def test_an_image_and_its_mirror_image_are_one(scenes):
     layer = adapted(scenes)
     y, mirrored = run(layer, scenes), run(layer, scenes[:, :, ::-1])
@@ -145,6 +165,8 @@ def test_bad_images(scenes):
     layer = PatchDictionary(**SMALL, data_format="channels_last")
     with pytest.raises(ValueError, match="known height and width"):
         layer.adapt(scenes[:, :3])
+    with pytest.raises(ValueError, match="known height and width"):
+        adapted(scenes, shift=12)
     with pytest.raises(ValueError, match="some contrast"):
         layer.adapt(np.ones((3, 12, 12, 3)))
     assert layer.public_data is None
