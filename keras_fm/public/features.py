@@ -287,8 +287,12 @@ def extract(map_, x):
 def _batch(numbers):
     """The batch size at which a device is fastest (docs/results/speed.md), for
     records of so many numbers."""
-    if keras.backend.backend() != "jax":
-        return 128 if numbers <= 1024 else 32
-    # On a processor, a scattering splits them further.
-    devices = keras.distribution.list_devices()
-    return 256 if all(d.startswith("cpu") for d in devices) else 1024
+    backend = keras.backend.backend()
+    # PyTorch lists none.
+    devices = [] if backend == "torch" else keras.distribution.list_devices()
+    on_processor = all(d.startswith("cpu") for d in devices)
+    if on_processor and numbers > 1024:
+        # Responses to patches of larger images leave the cache.
+        return 32
+    # On a processor, a scattering splits 256 further.
+    return 128 if backend != "jax" else 256 if on_processor else 1024

@@ -117,18 +117,12 @@ class PatchResponses(ConfiguredLayer):
         )
         self._even = ranks[0]
         # Plain arrays, not weights: they follow from the arguments.
-        down, across = (
+        self._down, across = (
             regions((length - p) // self.strides + 1, self.cells, self.shift)
             for length in (height, width)
         )
-        # Rows are summed between the edges of regions, then weighted.
-        (ends,) = np.nonzero(np.diff(down, axis=1).any(axis=0))
-        self._ends = [0, *(ends + 1).tolist(), down.shape[1]]
-        down = down[:, self._ends[:-1]]
-        self._pooling = [np.einsum("ih,jw->ijhw", down, across)]
-        if self.flip:
-            # The mirror image of a response, in the region's mirror image.
-            self._pooling.append(self._pooling[0][:, ::-1])
+        # The mirror image of a response, in the region's mirror image.
+        self._across = [across, across[:, ::-1]][: 1 + self.flip]
 
     def compute_output_shape(self, input_shape):
         self._image_shape(input_shape)
@@ -210,21 +204,14 @@ class PatchResponses(ConfiguredLayer):
     def _pooled(self, maps):
         """Means over regions, `(n, cells**2, filters)`."""
         total = 0.0
-        for z, pooling in zip(maps, self._pooling):
+        for z, across in zip(maps, self._across):
             height, width, filters = z.shape[1:]
+            across = ops.convert_to_tensor(across / len(maps), dtype=z.dtype)
+            down = ops.convert_to_tensor(self._down, dtype=z.dtype)
             z = ops.reshape(z, (-1, height, width * filters))
-            z = ops.stack(
-                [
-                    ops.sum(z[:, start:end], axis=1)
-                    for start, end in zip(self._ends, self._ends[1:])
-                ],
-                axis=1,
-            )
-            z = ops.reshape(z, (-1, z.shape[1] * width, filters))
-            pooling = pooling.reshape(self.cells**2, -1) / len(maps)
-            pooling = ops.convert_to_tensor(pooling, dtype=z.dtype)
-            total = total + ops.matmul(pooling, z)
-        return total
+            z = ops.reshape(ops.matmul(down, z), (-1, width, filters))
+            total = total + ops.matmul(across, z)
+        return ops.reshape(total, (-1, self.cells**2, filters))
 
     # Whitening ------------------------------------------------------------
 
