@@ -45,7 +45,7 @@ _FEWEST_FEATURES, _MOST_FEATURES = 64, 1500
 # Records times epsilon from which directions of patches are learned.
 _TOLD = 5000
 # Directions that are whitened at the most: a second moment of more is slow.
-_MOST = 2000
+_MOST = 4000
 # Of the budget, as in the rounds.
 _WHITENING_SHARE = 0.1
 
