@@ -4,7 +4,8 @@
 
 Three maps of images, all made from `drawn_scenes` alone, without a photograph:
 
-* `patches`: one `PatchDictionary`, about what `features="patches"` has.
+* `patches`: one `PatchDictionary`, about what `features="patches"` has, but
+  without shifts.
 * `two_layers`: a dictionary of patches of what a first one says, averaged over
   12 x 12 regions of the image.
 * `encoder`: two convolutions in the place of the second dictionary. They learn

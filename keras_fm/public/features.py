@@ -74,10 +74,9 @@ def build(
       a smaller image. Images of three channels are taken for photographs:
       responses are averaged over a left-right flip and over shifts by a tenth
       of the image, and the directions are the `units` leading ones
-      (`PrincipalProjection`). Images of one channel may
-      be letters: they are not flipped, and the directions are those that best
-      tell scenes apart that were turned, stretched, slanted and moved
-      (`DiscriminantProjection`).
+      (`PrincipalProjection`). Images of one channel may be letters: they are
+      not flipped, and the directions are those that best tell scenes apart that
+      were turned, stretched, slanted and moved (`DiscriminantProjection`).
     * `"scattering_patches"`: concatenates the scattering, projected on
       directions found in drawn scenes, `"patches"`, and patches of the image
       at half its size; a third of `units` each.

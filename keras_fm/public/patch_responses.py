@@ -68,11 +68,15 @@ class PatchResponses(ConfiguredLayer):
 
     def _image_shape(self, input_shape):
         """`(height, width, channels)` of a full input shape, checked."""
-        smallest = self.patch_size + self.strides * (self.cells - 1)
-        smallest = max(smallest, self.shift * self.strides + 1)
-        what = "patch_size + strides * (cells - 1), shift * strides + 1"
+        smallest, what = max(
+            (
+                self.patch_size + self.strides * (self.cells - 1),
+                "`patch_size + strides * (cells - 1)`",
+            ),
+            (self.shift * self.strides + 1, "`shift * strides + 1`"),
+        )
         return layer_arguments.image_shape(
-            input_shape, self.data_format, smallest, f"`max({what})`"
+            input_shape, self.data_format, smallest, what
         )
 
     def _bases(self, channels):

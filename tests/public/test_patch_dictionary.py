@@ -165,7 +165,7 @@ def test_bad_images(scenes):
     layer = PatchDictionary(**SMALL, data_format="channels_last")
     with pytest.raises(ValueError, match="known height and width"):
         layer.adapt(scenes[:, :3])
-    with pytest.raises(ValueError, match="known height and width"):
+    with pytest.raises(ValueError, match=r"`shift \* strides \+ 1` = 13"):
         adapted(scenes, shift=12)
     with pytest.raises(ValueError, match="some contrast"):
         layer.adapt(np.ones((3, 12, 12, 3)))
