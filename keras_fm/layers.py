@@ -18,6 +18,7 @@ from keras_fm.public.local_response_normalization import (
 from keras_fm.public.normalization_layer import NormalizationLayer
 from keras_fm.public.patch_dictionary import PatchDictionary
 from keras_fm.public.principal_projection import PrincipalProjection
+from keras_fm.public.quadratic_features import QuadraticFeatures
 from keras_fm.public.random_features import RandomFeatures
 from keras_fm.public.scattering import Scattering2D
 
@@ -31,6 +32,7 @@ __all__ = [
     "PrivateEncoder",
     "PrivateNormalization",
     "PrivatePatches",
+    "QuadraticFeatures",
     "RandomFeatures",
     "RelevanceScaling",
     "Scattering2D",

@@ -26,20 +26,18 @@ class NormalizationLayer(ConfiguredLayer):
       outside are clipped. This is dPA's Eq. 13 with public constants instead of
       the data's minimum and maximum.
     * `"batch"`: the papers' form (dPA Eq. 13; with `norm="linf"` AdLM's dense
-      form). It uses each feature's minimum and maximum over the batch in
-      training and running extremes at inference. With `running=False` inference
-      uses the batch's extremes too, and the layer has no state. It mixes
-      records, so a model with a proven guarantee refuses it.
+      form). It uses each feature's minimum and maximum over the batch, at
+      inference too. It mixes records, so a model with a proven guarantee
+      refuses it.
 
     `"unit"`, `"ball"` and `"box"` treat every record on its own: they use no
-    privacy and have no state.
+    privacy.
 
     Args:
         bounds: `None`, or `(low, high)`: scalars, or arrays of one record's
             shape. Public constants, never computed from private records.
         norm: `"l2"`, `"l1"` or `"linf"`, over all axes but the first.
         mode: see above.
-        running: see `"batch"`.
 
     Input and output shape: `(batch, ...)`.
 
@@ -60,7 +58,6 @@ class NormalizationLayer(ConfiguredLayer):
         bounds: Any = None,
         norm: str = "l2",
         mode: str | None = None,
-        running: bool = True,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -77,28 +74,13 @@ class NormalizationLayer(ConfiguredLayer):
             low, high = bounds_lib.checked_pair("bounds", bounds)
             bounds = (low.tolist(), high.tolist())
         self.bounds, self.norm, self.mode = bounds, norm, mode
-        self.running = bool(running)
-
-    def build(self, input_shape):
-        if self.mode == "batch" and self.running:
-            for name in ("low", "high"):
-                weight = self.add_weight(
-                    name=name,
-                    shape=input_shape[1:],
-                    initializer="zeros",
-                    trainable=False,
-                )
-                setattr(self, name, weight)
-            self.seen = self.add_weight(
-                name="seen", shape=(), initializer="zeros", trainable=False
-            )
 
     @property
     def depends_on_data(self):
-        """Whether the layer mixes records or keeps statistics of them."""
+        """Whether the layer mixes records."""
         return self.mode == "batch"
 
-    def call(self, inputs, training=False):
+    def call(self, inputs):
         # Half precision overflows in the squares of a norm.
         wide = "float64" if self.compute_dtype == "float64" else "float32"
         x = ops.cast(inputs, wide)
@@ -114,7 +96,9 @@ class NormalizationLayer(ConfiguredLayer):
             low = np.asarray(self.bounds[0], wide)
             high = np.asarray(self.bounds[1], wide)
         else:
-            low, high = self._extremes(x, training)
+            low, high = ops.min(x, axis=0), ops.max(x, axis=0)
+            # Constant features would divide by zero.
+            high = ops.maximum(high, low + 1e-6)
         x = ops.clip((x - low) / (high - low), 0.0, 1.0)
         # The norm of the farthest corner of [0, 1]^d.
         d = float(np.prod(inputs.shape[1:]))
@@ -127,25 +111,6 @@ class NormalizationLayer(ConfiguredLayer):
         if self.norm == "l1":
             return ops.sum(ops.abs(x), axis=axes, keepdims=True)
         return ops.max(ops.abs(x), axis=axes, keepdims=True)
-
-    def _extremes(self, x, training):
-        if training or not self.running:
-            new_low, new_high = ops.min(x, axis=0), ops.max(x, axis=0)
-        if not self.running:
-            return new_low, ops.maximum(new_high, new_low + 1e-6)
-        low, high = (ops.cast(v, x.dtype) for v in (self.low, self.high))
-        if training:
-            first = ops.cast(self.seen, "float32") == 0
-            self.low.assign(
-                ops.where(first, new_low, ops.minimum(low, new_low))
-            )
-            self.high.assign(
-                ops.where(first, new_high, ops.maximum(high, new_high))
-            )
-            self.seen.assign(ops.ones(()))
-            low, high = new_low, new_high
-        # Constant features would divide by zero.
-        return low, ops.maximum(high, low + 1e-6)
 
     def compute_output_shape(self, input_shape):
         return input_shape

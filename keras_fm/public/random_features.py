@@ -8,7 +8,7 @@ from keras import ops
 from keras_fm.core.configured_layer import ConfiguredLayer
 from keras_fm.kernel import checks
 
-_KINDS = ("projection", "fourier", "sigmoid")
+_KINDS = ("projection", "fourier")
 
 
 @keras.saving.register_keras_serializable(package="keras_fm")
@@ -22,19 +22,15 @@ class RandomFeatures(ConfiguredLayer):
     * `"fourier"`: `sqrt(2 / units) cos(W x / scale + b)`, `b` uniform on
       [0, 2 pi); inner products approximate the Gaussian kernel
       `exp(-|x - y|**2 / (2 scale**2))` (Rahimi and Recht, 2007).
-    * `"sigmoid"`: `sigmoid(W x / scale + b) - 1/2`, `b` uniform on [-1, 1):
-      a hidden layer with public weights, centred at its public range.
 
     The seed is public, and so is the map; it uses no privacy. The L2 norm of
-    `"fourier"` features is at most `sqrt(2)`, that of `"sigmoid"` at most
-    `sqrt(units) / 2`; that of `"projection"` is not bounded: put
-    `NormalizationLayer` after it.
+    `"fourier"` features is at most `sqrt(2)`; that of `"projection"` is not
+    bounded: put `NormalizationLayer` after it.
 
     Args:
         units: int >= 1, number of features.
         kind: see above.
-        scale: number > 0, the length on which `"fourier"` and `"sigmoid"`
-            features change.
+        scale: number > 0, the length on which `"fourier"` features change.
         seed: int, a public constant.
 
     Input shape: `(..., features)`. Output shape: `(..., units)`.
@@ -75,17 +71,12 @@ class RandomFeatures(ConfiguredLayer):
         # backends.
         rng = np.random.default_rng(self.seed)
         kernel = rng.standard_normal((features, self.units))
-        if self.kind == "projection":
-            kernel /= math.sqrt(self.units)
-            bias = None
-        elif self.kind == "fourier":
-            kernel /= self.scale
+        projects = self.kind == "projection"
+        kernel /= math.sqrt(self.units) if projects else self.scale
+        self.kernel, self.bias = self._constant("kernel", kernel), None
+        if not projects:
             bias = rng.uniform(0, 2 * math.pi, self.units)
-        else:
-            kernel /= self.scale
-            bias = rng.uniform(-1, 1, self.units)
-        self.kernel = self._constant("kernel", kernel)
-        self.bias = None if bias is None else self._constant("bias", bias)
+            self.bias = self._constant("bias", bias)
 
     def _constant(self, name, value):
         return self.add_weight(
@@ -108,8 +99,6 @@ class RandomFeatures(ConfiguredLayer):
         y = self.linear_part(inputs)
         if self.kind == "projection":
             return y
-        if self.kind == "sigmoid":
-            return ops.sigmoid(y) - 0.5
         return math.sqrt(2 / self.units) * ops.cos(y)
 
     def compute_output_shape(self, input_shape):

@@ -273,17 +273,12 @@ class Scattering2D(ConfiguredLayer):
     `sqrt(re**2 + im**2 + 1e-12)`. Half precision policies compute in
     float32 and cast the result.
 
-    `power` below 1 compresses: every coefficient `s` becomes `sign(s)
-    |s|**power`, which lets weak second-order responses count. With 0.5 the
-    unit L2 norm that usually follows makes the Hellinger map.
-
     Source: Bruna and Mallat, Invariant Scattering Convolution Networks,
     2013.
 
     Args:
         scales: int `J >= 1`, the number of octaves.
         angles: int `L >= 1`, the number of angles in half a turn.
-        power: number in (0, 1], see above.
         data_format: `"channels_last"`, `"channels_first"`, or `None` for
             the Keras setting.
 
@@ -297,9 +292,8 @@ class Scattering2D(ConfiguredLayer):
     both.
 
     Raises:
-        ValueError: if `scales` or `angles` is not a positive integer,
-            `power` is outside (0, 1], or the images are too small or of
-            unknown size.
+        ValueError: if `scales` or `angles` is not a positive integer, or the
+            images are too small or of unknown size.
 
     Example:
 
@@ -312,16 +306,12 @@ class Scattering2D(ConfiguredLayer):
         self,
         scales: int = 2,
         angles: int = 8,
-        power: float = 1.0,
         data_format: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.scales = checks.count("scales", scales)
         self.angles = checks.count("angles", angles)
-        self.power = checks.number(
-            "power", power, above=0, at_most=1, wanted="a number in (0, 1]"
-        )
         self.data_format = layer_arguments.data_format(data_format)
         self.input_spec = keras.layers.InputSpec(ndim=4)
 
@@ -400,8 +390,6 @@ class Scattering2D(ConfiguredLayer):
             ],
             axis=3,
         )
-        if self.power < 1:
-            y = ops.sign(y) * ops.power(ops.abs(y) + _TINY, self.power)
         if self.data_format == "channels_last":
             y = ops.transpose(y, (1, 0, 4, 2, 3))
             y = ops.reshape(y, (-1, h, w, channels * self.paths))

@@ -62,7 +62,6 @@ def test_nothing_trains_unprotected(kind, tmp_path):
         lambda **k: NormalizationLayer(bounds=(-9, 9), norm="linf", **k),
         lambda **k: NormalizationLayer(bounds=([-9] * 7, [9] * 7), **k),
         lambda **k: NormalizationLayer(mode="batch", **k),
-        lambda **k: NormalizationLayer(mode="batch", running=False, **k),
     ],
 )
 def test_layers_are_keras_citizens(make, tmp_path):
@@ -328,18 +327,15 @@ def test_half_precision_does_not_overflow():
 
 
 def test_batch_mode_is_the_published_form():
-    layer = NormalizationLayer(mode="batch")
-    y = array(layer(X, training=True))
+    y = array(NormalizationLayer(mode="batch")(X))
     low, high = X.min(0), X.max(0)
     np.testing.assert_allclose(
         y, (X - low) / (high - low) / np.sqrt(7), atol=1e-5
     )
-    # Inference uses what was seen while training.
-    np.testing.assert_allclose(array(layer(X[:2])), y[:2], atol=1e-5)
 
 
-def test_batch_mode_without_running_extremes_has_no_state():
-    layer = NormalizationLayer(norm="linf", mode="batch", running=False)
+def test_batch_mode_takes_the_extremes_of_every_batch():
+    layer = NormalizationLayer(norm="linf", mode="batch")
     x = np.array([[0.0, 5.0], [1.0, 7.0], [4.0, 6.0]])
     wanted = [[0, 0], [0.25, 1], [1, 0.5]]
     for training in (True, False):

@@ -164,9 +164,8 @@ def test_each_record_is_mapped_on_its_own():
     )
 
 
-@pytest.mark.parametrize("power", [0.5, 1.0])
-def test_gradient_is_finite_on_a_blank_image(power):
-    layer = Scattering2D(scales=1, angles=2, power=power)
+def test_gradient_is_finite_on_a_blank_image():
+    layer = Scattering2D(scales=1, angles=2)
     blank = np.zeros((1, 8, 8, 1), "float32")
     backend = keras.backend.backend()
     if backend == "tensorflow":
@@ -187,8 +186,7 @@ def test_gradient_is_finite_on_a_blank_image(power):
         layer(x).sum().backward()
         gradient = x.grad.cpu().numpy()
     assert np.all(np.isfinite(gradient))
-    # With the root, sign(0) = 0 stops it.
-    assert (np.abs(gradient).max() > 0) == (power == 1)
+    assert np.abs(gradient).max() > 0
 
 
 @pytest.mark.parametrize("height, width", [(4, 4), (5, 9), (8, 8), (30, 31)])

@@ -51,7 +51,7 @@ def _ilm_layers(subject, inputs, unprotected):
     del inputs
     after = {
         "batch": [keras.layers.BatchNormalization(momentum=0.9)],
-        "minmax": [NormalizationLayer(mode="batch", running=False)],
+        "minmax": [NormalizationLayer(mode="batch")],
         "none": [],
     }[subject.normalization]
     return [
@@ -68,7 +68,7 @@ def _bounded():
     as AdLM's dense form."""
     return [
         keras.layers.Dense(25, activation="relu"),
-        NormalizationLayer(norm="linf", mode="batch", running=False),
+        NormalizationLayer(norm="linf", mode="batch"),
     ]
 
 

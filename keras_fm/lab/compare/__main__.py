@@ -16,11 +16,12 @@ def task(folder):
     with open(os.path.join(folder, "spec.json")) as f:
         found = json.load(f)
     spec = Comparison.from_config(found["spec"])
-    # Few methods use the images; the others must not pay for their memory.
+    # Few methods use the images, and none the test part while it trains: they
+    # must not pay for their memory.
     arrays = {
         name: np.load(
             os.path.join(folder, f"{name}.npy"),
-            mmap_mode="r" if name.startswith("images") else None,
+            mmap_mode=None if name in ("x", "y") else "r",
             allow_pickle=False,
         )
         for name in ARRAYS

@@ -34,6 +34,7 @@ from keras_fm.papers.pcdbn.private_patches import PrivatePatches
 from keras_fm.preprocessing.dp_pca import DPPCA
 from keras_fm.preprocessing.private_normalization import PrivateNormalization
 from keras_fm.public.normalization_layer import NormalizationLayer
+from keras_fm.public.quadratic_features import QuadraticFeatures
 from keras_fm.public.random_features import RandomFeatures
 
 # Public features are of unit length: each is in these bounds, from which
@@ -136,12 +137,12 @@ def _head_of_rounds(task):
     )
 
 
-def _rounds(task, seed, training):
+def _rounds(task, seed, training, products=False):
     body = task.body(seed, trainable=False)
-    return _rounds_on(task, seed, training, body, task.data)
+    return _rounds_on(task, seed, training, body, task.data, products)
 
 
-def _rounds_on(task, seed, training, body, data):
+def _rounds_on(task, seed, training, body, data, products=False):
     keras.utils.set_random_seed(seed)
     inputs = keras.Input(data[0].shape[1:])
     width = (
@@ -149,13 +150,14 @@ def _rounds_on(task, seed, training, body, data):
         if body
         else (inputs.shape[-1])
     )
-    layers = [*body, *_whitening(width), _head_of_rounds(task)]
+    layers = [*body, *_whitening(width, products), _head_of_rounds(task)]
     return training.release(keras.Sequential([inputs, *layers]), data)
 
 
-def _whitening(width):
+def _whitening(width, products=False):
     whitening = DPPCA(min(width, _MOST), whitening=0.5, name="whitening")
-    return whitening, NormalizationLayer()
+    layers = [whitening, NormalizationLayer()]
+    return [*layers, QuadraticFeatures()] if products else layers
 
 
 # Public features of the records, whatever the user's model is. ----------------
@@ -391,12 +393,13 @@ def _dp_sgd(
     return fit
 
 
-def _dp_sgd_whitened(task, seed, epsilon):
+def _dp_sgd_whitened(task, seed, epsilon, products=False):
     return WhitenedDPSGD(
         functools.partial(_head, task, seed),
         epsilon,
         task.spec.delta,
         task.spec.neighbours,
+        products,
     )
 
 
@@ -411,12 +414,14 @@ class WhitenedDPSGD:
     Args:
         head: function from the shape of a row of features to a Keras model.
         epsilon, delta, neighbours: of both together.
+        products: whether `QuadraticFeatures` follow the whitening.
     """
 
     head: collections.abc.Callable
     epsilon: float
     delta: float
     neighbours: str = "add_remove"
+    products: bool = False
 
     def __call__(self, settings, x, y):
         white, ledger = self._whiten(x)
@@ -441,9 +446,8 @@ class WhitenedDPSGD:
 
     def _whiten(self, x):
         ledger = self._ledger()
-        white = keras.Sequential(
-            [keras.Input(x.shape[1:]), *_whitening(x.shape[1])]
-        )
+        whitening = _whitening(x.shape[1], self.products)
+        white = keras.Sequential([keras.Input(x.shape[1:]), *whitening])
         white.compile("sgd", "mse")
         released = PrivateModel(
             ledger, data=x, guarantee=Proven(spends=_WHITENING_SHARE)
@@ -508,6 +512,7 @@ _HOW = {
     "adlm_published": {"train": _adlm_published, "before": _pretrain_adlm},
     "one_release": {"train": _one_release},
     "rounds": {"train": _rounds},
+    "rounds_products": _of(_rounds, products=True),
     "features_release": {"train": _features_release},
     "features_rounds": {"train": _features_rounds},
     "adlm_proven": {"train": _adlm_proven},
@@ -529,6 +534,10 @@ _HOW = {
     # The output layer only: the rival feature for feature.
     "dp_sgd_head": _rival("head", **_HEAD, **_FAST),
     "dp_sgd_whitened": {"train": _dp_sgd_whitened, "tuned": "head, whitened"},
+    "dp_sgd_products": {
+        "train": functools.partial(_dp_sgd_whitened, products=True),
+        "tuned": "head, products",
+    },
     "jax_privacy": _rival("all", **_MENDED, **_JAX_KIND),
     "jax_privacy_cnn": {**_rival("cnn", **_CNN, **_JAX_KIND), **_IMAGES},
     "jax_privacy_head": _rival("head", **_HEAD, **_JAX_KIND),

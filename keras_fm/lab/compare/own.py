@@ -17,8 +17,10 @@ from keras_fm.per_example.private_network import make_private
 _ON_THE_BODY = (
     "one_release",
     "rounds",
+    "rounds_products",
     "dp_sgd_head",
     "dp_sgd_whitened",
+    "dp_sgd_products",
     "jax_privacy_head",
     "opacus_head",
 )

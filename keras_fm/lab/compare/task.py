@@ -200,7 +200,7 @@ class Task:
     # The rival's choice --------------------------------------------------
 
     def _inputs(self, method, seed):
-        if method.tuned in ("head", "head, whitened"):
+        if (method.tuned or "").startswith("head"):
             return self._frozen_features(seed)
         if method.on_images or self.own:
             return self.images, self.images_test

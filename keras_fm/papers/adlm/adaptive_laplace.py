@@ -223,7 +223,7 @@ class AdaptiveLaplace(PaperModel):
             ]
         return [
             keras.layers.ReLU(),
-            NormalizationLayer(norm="linf", mode="batch", running=False),
+            NormalizationLayer(norm="linf", mode="batch"),
         ]
 
     def _dense_layers(self, settings):

@@ -345,6 +345,4 @@ def _centred(encoder, mode, suffix):
 
 
 def _of_batch(suffix):
-    return NormalizationLayer(
-        mode="batch", running=False, name=f"normalization{suffix}"
-    )
+    return NormalizationLayer(mode="batch", name=f"normalization{suffix}")

@@ -257,7 +257,7 @@ class PrivateCDBN(PaperModel):
         else:
             yield keras.layers.ReLU(name="relu")
             yield NormalizationLayer(
-                norm="linf", mode="batch", running=False, name="normalization"
+                norm="linf", mode="batch", name="normalization"
             )
         dropout = settings.dropout
         if dropout is None:

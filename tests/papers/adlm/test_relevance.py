@@ -530,7 +530,6 @@ def discriminant():
     "layer",
     [
         lambda: RandomFeatures(9, kind="fourier", scale=2.0),
-        lambda: RandomFeatures(9, kind="sigmoid", scale=2.0),
         discriminant,
     ],
 )
