@@ -11,28 +11,26 @@ accurate it is. No test image is used.
 * `patches`: the same without shifts, as in all rows below.
 * `half`: beside them, in a block of its own, 6 x 6 of the image at half its
   size; a third of the directions.
-* `pairs`: the directions of `patches`, and all products of two of them.
+* `products`: the directions of `shifted`, and all products of two of the
+  leading 100, as by `QuadraticFeatures`.
+* `all products`: of all 4,000.
 
 Without noise a ridge regression is trained, with the best of some ridges; at
 an epsilon 80 rounds behind a released second moment, with the noise on a mean
 that 50,000 records would have. `all` directions are the responses themselves.
-Rounds on `pairs`, 8,000,000 products, are simulated: by the kernel of whitened
-directions and products, and noise that has it as its covariance. What takes
-long is kept in DIR (2 GB); rows that are there are not measured again.
+What takes long is kept in DIR (2 GB); rows that are there are not measured
+again.
 """
 
 import functools
-import math
 import os
 
 import keras
 import numpy as np
 import scipy.linalg
-import scipy.special
 from absl import app, flags
 from results_file import ResultsFile
 from taught_by_drawings import accuracy as rounds
-from taught_by_drawings import as_gaussian
 
 import keras_fm as fm
 from keras_fm.datasets import drawn_scenes
@@ -120,16 +118,17 @@ def chunks():
     return [slice(i, min(i + 2000, count)) for i in range(0, count, 2000)]
 
 
-def without_noise(h, y, pairs=False):
+def without_noise(h, y, leading=0):
     """The accuracy of the best ridge regression, in features or in records,
-    whichever are fewer. With `pairs` also on all products of two features, by
+    whichever are fewer. Also on all products of two `leading` features, by
     their kernel."""
     n, d = FLAGS.records, h.shape[1]
     targets = np.eye(10, dtype="float32")[y[:n]] - 0.1
-    by_records = pairs or d > n
+    by_records = leading or d > n
     products = h @ h[:n].T if by_records else h[:n].T @ h[:n]
-    if pairs:
-        products += products**2
+    if leading:
+        g = unit(h[:, :leading])
+        products += (g @ g[:n].T) ** 2
     right = targets if by_records else h[:n].T @ targets
     square = products[: len(right)]
     found = []
@@ -141,39 +140,6 @@ def without_noise(h, y, pairs=False):
         seen = products[n:] if by_records else h[n:]
         found.append(np.mean((seen @ solved).argmax(axis=1) == y[n:]))
     return float(max(found))
-
-
-def rounds_on_pairs(h, y, epsilon, count=80, clip=0.1, momentum=0.8):
-    """The accuracy of rounds on whitened directions and all products of two.
-
-    Logits of all records move as the weights would move them, noise included.
-    Second moment and rounds have the shares and settings of `rounds`.
-    """
-    n, of_all, rng = FLAGS.records, 50_000, np.random.default_rng(0)
-    signal = as_gaussian(epsilon)
-    moments = 1 / (signal * math.sqrt(0.1)) / of_all
-    values, vectors = np.linalg.eigh(h[:n].T @ h[:n] / n)
-    ridge = math.sqrt(h.shape[1]) * moments
-    kernel = unit(h @ (vectors * (np.maximum(values, 0) + ridge) ** -0.5))
-    kernel = (kernel @ kernel.T + np.square(h @ h.T)) / 2
-    root = kernel + 1e-4 * np.eye(len(kernel), dtype="float32")
-    root = scipy.linalg.cholesky(root, lower=True, overwrite_a=True)
-    noise = rng.standard_normal((len(h), 10 * count), "float32")
-    noise = (root @ noise).reshape(-1, count, 10)
-    del root
-    stddev = clip * math.sqrt(count / 0.9) / signal / of_all
-    rate = (1 - momentum) / (math.sqrt(count) * stddev)
-    logits, velocity = np.zeros((2, len(h), 10), "float32")
-    targets = np.eye(10, dtype="float32")[y[:n]]
-    for step in range(count):
-        delta = scipy.special.softmax(logits[:n], axis=1) - targets
-        # Both halves together have length 1.
-        length = np.linalg.norm(delta, axis=1, keepdims=True)
-        delta *= np.minimum(1, clip / np.maximum(length, 1e-9))
-        noisy = kernel[:, :n] @ delta / n + stddev * noise[:, step]
-        velocity = momentum * velocity + noisy
-        logits -= rate * velocity
-    return float(np.mean(logits[n:].argmax(axis=1) == y[n:]))
 
 
 def main(_):
@@ -195,10 +161,20 @@ def main(_):
             judged=FLAGS.judged,
         )
 
-    def judged(name, kept, features, epsilons):
-        add(name, kept, "no noise", lambda: without_noise(features(), y))
+    def judged(name, kept, features, epsilons, leading=0):
+        def exact():
+            return without_noise(features(), y, leading)
+
+        def noisy(e):
+            above = [fm.layers.QuadraticFeatures(leading)] if leading else []
+            return rounds(features(), y, e, kept, above)[1]
+
+        add(name, kept, "no noise", exact)
         for e in epsilons:
-            add(name, kept, e, lambda: rounds(features(), y, e, kept)[1])  # noqa: B023
+            add(name, kept, e, functools.partial(noisy, e))
+
+    def shifted():
+        return directions("shifted", 4000)
 
     def some(kept, of_half=0):
         """Directions of patches, and of the image at half its size."""
@@ -209,14 +185,13 @@ def main(_):
         return unit(np.concatenate([found, half], axis=1))
 
     of_all = 1.0, 3.0, 8.0
-    judged("shifted", 4000, lambda: directions("shifted", 4000), of_all)
+    judged("shifted", 4000, shifted, of_all)
+    judged("products", 4000, shifted, of_all, 100)
+    judged("all products", 4000, shifted, (), 4000)
     judged("patches", 2000, lambda: some(2000), of_all)
     judged("half", 2000, lambda: some(1300, 700), of_all)
     judged("patches", 4000, lambda: some(4000), of_all)
     judged("half", 4000, lambda: some(2600, 1400), ())
-    add("pairs", 4000, "no noise", lambda: without_noise(some(4000), y, True))
-    for e in of_all:
-        add("pairs", 4000, e, lambda: rounds_on_pairs(some(4000), y, e))  # noqa: B023
     directions.cache_clear()
     add("patches", "all", "no noise", lambda: without_noise(standardised(), y))
 

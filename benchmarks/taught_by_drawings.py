@@ -244,7 +244,7 @@ def as_gaussian(epsilon):
     return scipy.optimize.brentq(lambda mu: delta(mu) - DELTA, 0.01, 99)
 
 
-def accuracy(h, y, epsilon, most=2000):
+def accuracy(h, y, epsilon, most=2000, above=()):
     keras.utils.set_random_seed(0)
     n = _RECORDS.value
     model = keras.Sequential(
@@ -253,6 +253,7 @@ def accuracy(h, y, epsilon, most=2000):
             fm.layers.NormalizationLayer(),
             fm.layers.DPPCA(min(most, h.shape[1]), whitening=0.5),
             fm.layers.NormalizationLayer(),
+            *above,
             fm.layers.PrivateDense(
                 10,
                 use_bias=False,

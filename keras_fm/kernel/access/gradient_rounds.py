@@ -8,9 +8,6 @@ from keras_fm.kernel.noise_mechanisms import SampledGaussianMechanism
 from keras_fm.kernel.records import Passes
 from keras_fm.kernel.release import as_release, checked_entry
 
-# The most numbers in a block of kept records.
-_NUMBERS = 2**25
-
 
 class PaidRounds:
     """Rounds that were charged together, counted down."""
@@ -63,8 +60,8 @@ class _Kept:
             return
         self._parts.append((rows, targets, lengths))
         self._rows += len(rows)
-        # Joining takes a block's memory once more.
-        if self._rows >= min(summation.EXACT_ROWS, _NUMBERS // rows.shape[1]):
+        # 64 MiB at the most: joining takes a block's memory once more.
+        if self._rows >= min(summation.EXACT_ROWS, 2**25 // rows.shape[1]):
             self._join()
 
     def _join(self):
