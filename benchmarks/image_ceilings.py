@@ -8,12 +8,13 @@ accurate it is. No test image is used.
 
 * `shifted`: patches of 6 x 6 and 4 x 4 pixels; responses averaged over shifts
   by 3 pixels, as in `features="patches"`.
-* `patches`: the same without shifts, as in all rows below.
+* `products`: the directions of `shifted`, and all products of two of the
+  leading 100: by `QuadraticFeatures` behind the whitening, without noise by
+  the kernel of the directions themselves.
+* `all products`: of all 4,000.
+* `patches`: patches without shifts, and so is `half`.
 * `half`: beside them, in a block of its own, 6 x 6 of the image at half its
   size; a third of the directions.
-* `products`: the directions of `shifted`, and all products of two of the
-  leading 100, as by `QuadraticFeatures`.
-* `all products`: of all 4,000.
 
 Without noise a ridge regression is trained, with the best of some ridges; at
 an epsilon 80 rounds behind a released second moment, with the noise on a mean

@@ -61,8 +61,7 @@ class QuadraticFeatures(ConfiguredLayer):
         # Half precision loses the products of small features.
         wide = "float64" if self.compute_dtype == "float64" else "float32"
         x = ops.cast(inputs, wide)
-        g = x[..., : self.leading]
-        g = ops.normalize(g, axis=-1)
+        g = ops.normalize(x[..., : self.leading], axis=-1)
         first, second = np.triu_indices(g.shape[-1])
         scale = np.where(first == second, 1, math.sqrt(2))
         scale = (math.sqrt(self.share) * scale).astype(wide)

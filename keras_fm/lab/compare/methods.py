@@ -535,7 +535,7 @@ _HOW = {
     "dp_sgd_head": _rival("head", **_HEAD, **_FAST),
     "dp_sgd_whitened": {"train": _dp_sgd_whitened, "tuned": "head, whitened"},
     "dp_sgd_products": {
-        "train": functools.partial(_dp_sgd_whitened, products=True),
+        **_of(_dp_sgd_whitened, products=True),
         "tuned": "head, products",
     },
     "jax_privacy": _rival("all", **_MENDED, **_JAX_KIND),
