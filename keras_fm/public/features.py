@@ -235,7 +235,7 @@ def _scene_map(base, input_shape, units, scenes):
     kept = min(_KEPT if grey else units, base.output_shape[-1], scenes - 1)
     layer = PrincipalProjection(
         kept,
-        power=0 if grey else -0.25,
+        power=0 if grey else -0.375,
         mixtures=max(kept, _MIXTURES),
         name="scene_map",
     )

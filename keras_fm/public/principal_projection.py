@@ -29,9 +29,9 @@ class PrincipalProjection(AdaptedProjection):
 
     With `power=0` these are principal components, with -1/2 whitened ones.
     Values in between strengthen weak directions, but not so much that
-    directions absent from the public data dominate. -1/4 was best for
-    photographs and drawn scenes. The output's norm is not bounded: put
-    `NormalizationLayer` after it.
+    directions absent from the public data dominate. For photographs and drawn
+    scenes -3/8 was best, and -1/4 before a private whitening. The output's norm
+    is not bounded: put `NormalizationLayer` after it.
 
     For n records and d features this is an eigenvalue problem of size min(n,
     d); it takes minutes if both are thousands. With `mixtures=k` the records

@@ -20,9 +20,10 @@ class QuadraticFeatures(ConfiguredLayer):
     of the symmetric product each entry once, those off the diagonal times
     `sqrt(2)`. A linear layer on it is a quadratic classifier. If `x` has norm 1
     at most, so has the output: put it behind `NormalizationLayer`, and that
-    behind `DPPCA(whitening=0.5)` or `PrincipalProjection`, whose leading
-    components come first. Each record is mapped on its own, so the layer uses
-    no privacy.
+    behind a map whose leading directions are public, as
+    `PrincipalProjection` or `features="patches"`: those that `DPPCA` finds at a
+    small epsilon are mostly noise. Each record is mapped on its own, so the
+    layer uses no privacy.
 
     More products tell more, but the noise of a release grows with their
     `share`, for the features themselves are then scaled down.
@@ -50,7 +51,7 @@ class QuadraticFeatures(ConfiguredLayer):
     """
 
     def __init__(
-        self, leading: int = 100, share: float = 0.4, **kwargs: Any
+        self, leading: int = 100, share: float = 0.25, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
         self.leading = checks.count("leading", leading)

@@ -137,12 +137,24 @@ def _head_of_rounds(task):
     )
 
 
-def _rounds(task, seed, training, products=False):
+def _rounds(task, seed, training):
     body = task.body(seed, trainable=False)
-    return _rounds_on(task, seed, training, body, task.data, products)
+    return _rounds_on(task, seed, training, body, task.data)
 
 
-def _rounds_on(task, seed, training, body, data, products=False):
+def _rounds_products(task, seed, training):
+    body = task.body(seed, trainable=False)
+    keras.utils.set_random_seed(seed)
+    inputs = keras.Input(task.data[0].shape[1:])
+    layers = [*body, *_products(), _head_of_rounds(task)]
+    return training.release(keras.Sequential([inputs, *layers]), task.data)
+
+
+def _products():
+    return NormalizationLayer(), QuadraticFeatures()
+
+
+def _rounds_on(task, seed, training, body, data):
     keras.utils.set_random_seed(seed)
     inputs = keras.Input(data[0].shape[1:])
     width = (
@@ -150,14 +162,13 @@ def _rounds_on(task, seed, training, body, data, products=False):
         if body
         else (inputs.shape[-1])
     )
-    layers = [*body, *_whitening(width, products), _head_of_rounds(task)]
+    layers = [*body, *_whitening(width), _head_of_rounds(task)]
     return training.release(keras.Sequential([inputs, *layers]), data)
 
 
-def _whitening(width, products=False):
+def _whitening(width):
     whitening = DPPCA(min(width, _MOST), whitening=0.5, name="whitening")
-    layers = [whitening, NormalizationLayer()]
-    return [*layers, QuadraticFeatures()] if products else layers
+    return whitening, NormalizationLayer()
 
 
 # Public features of the records, whatever the user's model is. ----------------
@@ -393,13 +404,22 @@ def _dp_sgd(
     return fit
 
 
-def _dp_sgd_whitened(task, seed, epsilon, products=False):
+def _dp_sgd_products(task, seed, epsilon):
+    train = _dp_sgd(task, seed, epsilon, "fast_clipping", network=_head)
+
+    def fit(settings, x, y):
+        below = keras.Sequential([keras.Input(x.shape[1:]), *_products()])
+        return _Behind(below, train(settings, _seen(below, x), y))
+
+    return fit
+
+
+def _dp_sgd_whitened(task, seed, epsilon):
     return WhitenedDPSGD(
         functools.partial(_head, task, seed),
         epsilon,
         task.spec.delta,
         task.spec.neighbours,
-        products,
     )
 
 
@@ -414,14 +434,12 @@ class WhitenedDPSGD:
     Args:
         head: function from the shape of a row of features to a Keras model.
         epsilon, delta, neighbours: of both together.
-        products: whether `QuadraticFeatures` follow the whitening.
     """
 
     head: collections.abc.Callable
     epsilon: float
     delta: float
     neighbours: str = "add_remove"
-    products: bool = False
 
     def __call__(self, settings, x, y):
         white, ledger = self._whiten(x)
@@ -446,7 +464,7 @@ class WhitenedDPSGD:
 
     def _whiten(self, x):
         ledger = self._ledger()
-        whitening = _whitening(x.shape[1], self.products)
+        whitening = _whitening(x.shape[1])
         white = keras.Sequential([keras.Input(x.shape[1:]), *whitening])
         white.compile("sgd", "mse")
         released = PrivateModel(
@@ -512,7 +530,7 @@ _HOW = {
     "adlm_published": {"train": _adlm_published, "before": _pretrain_adlm},
     "one_release": {"train": _one_release},
     "rounds": {"train": _rounds},
-    "rounds_products": _of(_rounds, products=True),
+    "rounds_products": {"train": _rounds_products},
     "features_release": {"train": _features_release},
     "features_rounds": {"train": _features_rounds},
     "adlm_proven": {"train": _adlm_proven},
@@ -534,10 +552,7 @@ _HOW = {
     # The output layer only: the rival feature for feature.
     "dp_sgd_head": _rival("head", **_HEAD, **_FAST),
     "dp_sgd_whitened": {"train": _dp_sgd_whitened, "tuned": "head, whitened"},
-    "dp_sgd_products": {
-        **_of(_dp_sgd_whitened, products=True),
-        "tuned": "head, products",
-    },
+    "dp_sgd_products": {"train": _dp_sgd_products, "tuned": "head, products"},
     "jax_privacy": _rival("all", **_MENDED, **_JAX_KIND),
     "jax_privacy_cnn": {**_rival("cnn", **_CNN, **_JAX_KIND), **_IMAGES},
     "jax_privacy_head": _rival("head", **_HEAD, **_JAX_KIND),
