@@ -244,16 +244,21 @@ def as_gaussian(epsilon):
     return scipy.optimize.brentq(lambda mu: delta(mu) - DELTA, 0.01, 99)
 
 
-def accuracy(h, y, epsilon, most=2000, above=()):
+def whitening(units):
+    return [
+        fm.layers.DPPCA(units, whitening=0.5),
+        fm.layers.NormalizationLayer(),
+    ]
+
+
+def accuracy(h, y, epsilon, below):
     keras.utils.set_random_seed(0)
     n = _RECORDS.value
     model = keras.Sequential(
         [
             keras.Input(h.shape[1:]),
             fm.layers.NormalizationLayer(),
-            fm.layers.DPPCA(min(most, h.shape[1]), whitening=0.5),
-            fm.layers.NormalizationLayer(),
-            *above,
+            *below,
             fm.layers.PrivateDense(
                 10,
                 use_bias=False,
@@ -290,7 +295,8 @@ def main(_):
         for name in maps:
             for epsilon in EPSILONS:
                 if not results.has(name, epsilon):
-                    private, right = accuracy(maps[name], y, epsilon)
+                    below = whitening(maps[name].shape[1])
+                    private, right = accuracy(maps[name], y, epsilon, below)
                     results.add(
                         (name, epsilon),
                         None,

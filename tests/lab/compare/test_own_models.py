@@ -353,6 +353,25 @@ def test_whitening_is_released_for_a_tenth_of_the_budget():
     assert made.predict(x).shape == (len(x), 2)
 
 
+def test_products_leave_the_whole_budget_to_training():
+    spec = experiments.Comparison(methods=("non_private",), hidden=0)
+    x, y = data()
+    task = Task(spec, x, y, x, y, x, x, 2)
+    ours = experiments.METHODS["rounds_products"]
+    found = ours.train(task, 0, Training(epsilon=2.0))
+    (rounds,) = found.ledger.entries
+    assert "second moment" not in rounds.name
+    width = x.shape[1] + x.shape[1] * (x.shape[1] + 1) // 2
+    assert found.model.layers[-1].kernel.shape == (width, 2)
+    pytest.importorskip("tf_keras")
+    made = experiments.METHODS["dp_sgd_products"].train(task, 0, 2.0)(
+        FEW[0], x, y
+    )
+    (steps,) = made.ledger.entries
+    assert 1.98 < made.ledger.epsilon() <= 2 and steps.name == "DP-SGD"
+    assert made.predict(x).shape == (len(x), 2)
+
+
 def test_trials_of_a_choice_share_one_whitening(monkeypatch):
     """Each has the budget that the reported run has, and no more."""
     pytest.importorskip("tf_keras")
