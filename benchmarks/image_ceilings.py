@@ -43,7 +43,6 @@ FLAGS = flags.FLAGS
 SHAPE, SCENES, FILTERS = (32, 32, 3), 9000, 400
 LAST = {"data_format": "channels_last"}
 RIDGES = (1e-6, 1e-5, 1e-4, 1e-3)
-SHARE = 0.25
 DICTIONARIES = {
     "shifted": ("6 shifted", "4 shifted"),
     "patches": ("6", "4"),
@@ -125,7 +124,7 @@ def chunks():
     return [slice(i, min(i + 2000, count)) for i in range(0, count, 2000)]
 
 
-def without_noise(h, y, leading=None):
+def without_noise(h, y, leading=0):
     """The accuracy of the best ridge regression, in features or in records,
     whichever are fewer. Also on all products of two `leading` features, by
     their kernel."""
@@ -134,7 +133,8 @@ def without_noise(h, y, leading=None):
     by_records = leading or d > n
     products = h @ h[:n].T if by_records else h[:n].T @ h[:n]
     if leading:
-        share, g = SHARE, unit(h[:, :leading])
+        share = fm.layers.QuadraticFeatures(leading).share
+        g = unit(h[:, :leading])
         products *= 1 - share
         products += share * (g @ g[:n].T) ** 2
     right = targets if by_records else h[:n].T @ targets
@@ -169,16 +169,14 @@ def main(_):
             judged=FLAGS.judged,
         )
 
-    def judged(name, kept, features, epsilons, leading=None):
-        """`leading`: of public directions alone, without a whitening."""
-
+    def judged(name, kept, features, epsilons, leading=0, whitened=True):
         def exact():
             return without_noise(features(), y, leading)
 
         def noisy(e):
-            below = whitening(kept) if leading is None else []
+            below = whitening(kept) if whitened else []
             if leading:
-                below = [fm.layers.QuadraticFeatures(leading, SHARE)]
+                below.append(fm.layers.QuadraticFeatures(leading))
             return rounds(features(), y, e, below)[1]
 
         add(name, kept, "no noise", exact)
@@ -201,8 +199,8 @@ def main(_):
 
     of_all = 1.0, 3.0, 8.0
     judged("shifted", 4000, shifted, of_all)
-    judged("scaled", 4000, scaled, of_all, 0)
-    judged("products", 4000, scaled, of_all, 100)
+    judged("scaled", 4000, scaled, of_all, whitened=False)
+    judged("products", 4000, scaled, of_all, 100, whitened=False)
     judged("all products", 4000, scaled, (), 4000)
     judged("patches", 2000, lambda: some(2000), of_all)
     judged("half", 2000, lambda: some(1300, 700), of_all)

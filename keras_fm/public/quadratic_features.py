@@ -20,10 +20,9 @@ class QuadraticFeatures(ConfiguredLayer):
     of the symmetric product each entry once, those off the diagonal times
     `sqrt(2)`. A linear layer on it is a quadratic classifier. If `x` has norm 1
     at most, so has the output: put it behind `NormalizationLayer`, and that
-    behind a map whose leading directions are public, as
-    `PrincipalProjection` or `features="patches"`: those that `DPPCA` finds at a
-    small epsilon are mostly noise. Each record is mapped on its own, so the
-    layer uses no privacy.
+    behind a map whose leading directions are public, such as
+    `PrincipalProjection`. What `DPPCA` finds at a small epsilon is mostly
+    noise. Each record is mapped on its own, so the layer uses no privacy.
 
     More products tell more, but the noise of a release grows with their
     `share`, for the features themselves are then scaled down.

@@ -137,24 +137,12 @@ def _head_of_rounds(task):
     )
 
 
-def _rounds(task, seed, training):
+def _rounds(task, seed, training, products=False):
     body = task.body(seed, trainable=False)
-    return _rounds_on(task, seed, training, body, task.data)
+    return _rounds_on(task, seed, training, body, task.data, products)
 
 
-def _rounds_products(task, seed, training):
-    body = task.body(seed, trainable=False)
-    keras.utils.set_random_seed(seed)
-    inputs = keras.Input(task.data[0].shape[1:])
-    layers = [*body, *_products(), _head_of_rounds(task)]
-    return training.release(keras.Sequential([inputs, *layers]), task.data)
-
-
-def _products():
-    return NormalizationLayer(), QuadraticFeatures()
-
-
-def _rounds_on(task, seed, training, body, data):
+def _rounds_on(task, seed, training, body, data, products=False):
     keras.utils.set_random_seed(seed)
     inputs = keras.Input(data[0].shape[1:])
     width = (
@@ -162,13 +150,18 @@ def _rounds_on(task, seed, training, body, data):
         if body
         else (inputs.shape[-1])
     )
-    layers = [*body, *_whitening(width), _head_of_rounds(task)]
+    above = _products() if products else _whitening(width)
+    layers = [*body, *above, _head_of_rounds(task)]
     return training.release(keras.Sequential([inputs, *layers]), data)
 
 
 def _whitening(width):
     whitening = DPPCA(min(width, _MOST), whitening=0.5, name="whitening")
     return whitening, NormalizationLayer()
+
+
+def _products():
+    return NormalizationLayer(), QuadraticFeatures()
 
 
 # Public features of the records, whatever the user's model is. ----------------
@@ -530,7 +523,7 @@ _HOW = {
     "adlm_published": {"train": _adlm_published, "before": _pretrain_adlm},
     "one_release": {"train": _one_release},
     "rounds": {"train": _rounds},
-    "rounds_products": {"train": _rounds_products},
+    "rounds_products": _of(_rounds, products=True),
     "features_release": {"train": _features_release},
     "features_rounds": {"train": _features_rounds},
     "adlm_proven": {"train": _adlm_proven},
