@@ -7,9 +7,10 @@ CIFAR-10: the first `--records` train, the `--judged` after them say how
 accurate it is. No test image is used.
 
 * `shifted`: patches of 6 x 6 and 4 x 4 pixels; responses averaged over shifts
-  by 3 pixels, as in `features="patches"`.
+  by 3 pixels.
 * `scaled`: the same directions, each over the power 3/8 of its variance among
-  scenes instead of 1/4, as in `features="patches"`.
+  scenes instead of 1/4. So has half of `features="patches"`; the other half, of
+  small windows, is not here.
 * `products`: these, and all products of two of the leading 100
   (`QuadraticFeatures`).
 * `all products`: of all 4,000.

@@ -1,4 +1,3 @@
-import collections
 import math
 from typing import Any
 
@@ -41,7 +40,6 @@ class DiscriminantProjection(AdaptedProjection):
         units: int >= 1, at most the number of input features.
         shrinkage: number > 0, share of the mean within-group variance that
             is added to every direction.
-        center: bool, whether the public mean is subtracted.
         public_data: `None`, or the description of the data of `adapt`, from the
             config of an adapted layer.
 
@@ -72,23 +70,17 @@ class DiscriminantProjection(AdaptedProjection):
         self,
         units: int,
         shrinkage: float = 0.1,
-        center: bool = True,
         public_data: Any = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(units, public_data, **kwargs)
         self.shrinkage = checks.positive("shrinkage", shrinkage)
-        self.center = checks.boolean("center", center)
 
-    def adapt(self, public_features, groups=None, description="not stated"):
+    def adapt(self, public_features, groups, description="not stated"):
         """Fits the map to public features and their groups.
 
         Args:
-            public_features: array `(n, features)`; or, with `groups=None`,
-                an iterable of batches `(features, groups)` (a list, a
-                generator, a `tf.data.Dataset`), read once. A group may
-                spread over batches. Memory holds the sums of two `features
-                x features` matrices and one mean for each group.
+            public_features: array `(n, features)`.
             groups: array `(n,)` of integers, equal for records of a group.
             description: str, names the public data in reports.
 
@@ -98,15 +90,29 @@ class DiscriminantProjection(AdaptedProjection):
                 group varies inside.)
         """
         self._check_description(description)
-        if groups is not None:
-            public_features = [(public_features, groups)]
-        total, means, counts = _group_sums(public_features)
-        self._checked_features(len(total))
-        kernel, mean = self._solve(total, means, counts)
-        if not self.center:
-            mean = np.zeros_like(mean)
-        self._assign(kernel, mean)
-        self._tell(description, records=int(counts.sum()), groups=len(counts))
+        x = ops.convert_to_numpy(public_features)
+        groups = ops.convert_to_numpy(groups)
+        if x.ndim != 2 or groups.shape != (len(x),):
+            raise ValueError(
+                "Public features must have shape (n, features) and groups "
+                f"(n,). Received: {x.shape} and {groups.shape}"
+            )
+        checks.finite("public_features", x)
+        d = self._checked_features(x.shape[1])
+        names, places = np.unique(groups, return_inverse=True)
+        if len(names) < 2:
+            raise ValueError(
+                f"`groups` needs at least two groups. Received: {len(names)}"
+            )
+        total, means = np.zeros((d, d)), np.zeros((len(names), d))
+        for i in range(0, len(x), _ROWS):
+            rows = x[i : i + _ROWS].astype(np.float64)
+            total += rows.T @ rows
+            np.add.at(means, places[i : i + _ROWS], rows)
+        counts = np.bincount(places)
+        means /= counts[:, None]
+        self._assign(*self._solve(total, means, counts))
+        self._tell(description, records=len(x), groups=len(names))
 
     def _solve(self, total, means, counts):
         """`(kernel, mean)` from `sum f f^T`, group means and sizes."""
@@ -132,48 +138,3 @@ class DiscriminantProjection(AdaptedProjection):
         # of one record's deviation outputs have a size near 1.
         size = math.sqrt(counts.sum())
         return directions * (size * np.sqrt(ratio / (1 + ratio))), mean
-
-
-def _group_sums(batches):
-    """Sums over public records, in float64.
-
-    Returns:
-        `(total, means, counts)`: `sum f f^T` `(d, d)`, the mean of each
-        group `(groups, d)` and its size `(groups,)`.
-    """
-    total = None
-    sums, counts = collections.defaultdict(float), collections.Counter()
-    for features, groups in batches:
-        features, groups = _checked_batch(features, groups)
-        if total is None:
-            total = np.zeros((features.shape[1],) * 2)
-        for i in range(0, len(features), _ROWS):
-            rows = features[i : i + _ROWS].astype(np.float64)
-            total += rows.T @ rows
-            order = np.argsort(groups[i : i + _ROWS], kind="stable")
-            names, starts, sizes = np.unique(
-                groups[i : i + _ROWS][order],
-                return_index=True,
-                return_counts=True,
-            )
-            parts = np.add.reduceat(rows[order], starts, axis=0)
-            for name, part, size in zip(names.tolist(), parts, sizes):
-                sums[name] += part
-                counts[name] += int(size)
-    if len(sums) < 2:
-        raise ValueError(
-            f"Public data must hold at least two groups. Received: {len(sums)}"
-        )
-    counts = np.array(list(counts.values()))
-    return total, np.stack(list(sums.values())) / counts[:, None], counts
-
-
-def _checked_batch(features, groups):
-    features = ops.convert_to_numpy(features)
-    groups = ops.convert_to_numpy(groups)
-    if features.ndim != 2 or groups.shape != (len(features),):
-        raise ValueError(
-            "Public features must have shape (n, features) and groups (n,). "
-            f"Received: {features.shape} and {groups.shape}"
-        )
-    return checks.finite("public_features", features), groups

@@ -37,6 +37,10 @@ _BESIDE = {
     "strokes_patches": ("scattering_strokes", "patches"),
 }
 _OF_CHANNELS = {1: "scattering_patches", 3: "patches"}
+# Of photographs: the share of small windows in the square of the norm, their
+# directions that are multiplied, the scenes these are found in, and the filters
+# of a dictionary for each of theirs.
+_OF_WINDOWS, _MULTIPLIED, _WINDOWED, _FEWER = 0.4, 45, 2000, 4
 # Of grey drawn scenes: directions among which those are sought that tell
 # scenes apart, and drawings of each.
 _KEPT, _VARIANTS = 1500, 4
@@ -71,12 +75,15 @@ def build(
     * `"patches"`: a `PatchDictionary` adapted to
       `keras_fm.datasets.drawn_scenes`, then directions found in its responses
       to other scenes. Patches have 6 x 6 and 4 x 4 pixels, or half the side of
-      a smaller image. Images of three channels are taken for photographs:
-      responses are averaged over a left-right flip and over shifts by a tenth
-      of the image, and the directions are the `units` leading ones
-      (`PrincipalProjection`). Images of one channel may be letters: they are
-      not flipped, and the directions are those that best tell scenes apart that
-      were turned, stretched, slanted and moved (`DiscriminantProjection`).
+      a smaller image. Images of three channels are taken for photographs: half
+      of the features are the leading directions (`PrincipalProjection`) of
+      responses that are averaged over a left-right flip and over shifts by a
+      tenth of the image. The others are leading directions of second-order
+      pooling: products of two directions of a small window's responses,
+      averaged over all windows of the image and of its mirror image. Images of
+      one channel may be letters: they are not flipped, and the directions are
+      those that best tell scenes apart that were turned, stretched, slanted and
+      moved (`DiscriminantProjection`).
     * `"scattering_patches"`: concatenates the scattering, projected on
       directions found in drawn scenes, `"patches"`, and patches of the image
       at half its size; a third of `units` each.
@@ -101,6 +108,10 @@ def build(
             `"pixels"` takes others), or a map found in scenes does not get one
             or three channels.
 
+    Source: scattering and patches: see their layers; second-order pooling:
+    Carreira, Caseiro, Batista and Sminchisescu, Semantic Segmentation with
+    Second-Order Pooling, 2012.
+
     Example:
 
     ```python
@@ -121,13 +132,20 @@ def build(
         )
     if units is None:
         units = _UNITS.get(name, 800)
-    parts = _BESIDE.get(name, (name,))
-    given = units // len(parts), (shapes, variants), filters, scenes
-    maps = [_map(part, input_shape, *given) for part in parts]
+    parts = _parts(name, input_shape)
+    given = (shapes, variants), filters, scenes
+    maps = [
+        _map(part, input_shape, max(1, int(units * share)), *given)
+        for part, share, _ in parts
+    ]
     if len(maps) == 1:
         return maps[0]
     image = keras.Input(input_shape)
-    both = keras.layers.Concatenate()([map_(image) for map_ in maps])
+    found = [
+        keras.layers.Rescaling(part[2] ** 0.5)(map_(image))
+        for part, map_ in zip(parts, maps)
+    ]
+    both = keras.layers.Concatenate()(found)
     return _with_unit_norm(name, input_shape, [keras.Model(image, both)])
 
 
@@ -138,10 +156,24 @@ def _of_shape(input_shape):
     return _OF_CHANNELS.get(input_shape[-1], "scattering")
 
 
+def _parts(name, input_shape):
+    """Maps to concatenate, with their shares of the units and of the square of
+    the norm."""
+    if name != "patches" or input_shape[-1] != 3:
+        parts = _BESIDE.get(name, (name,))
+        return [(part, 1 / len(parts), 1 / len(parts)) for part in parts]
+    sizes = _sizes(input_shape)
+    shares = 0.5 / len(sizes), _OF_WINDOWS / len(sizes)
+    windows = [(f"windows_{size}", *shares) for size in sizes]
+    return [(name, 0.5, 1 - _OF_WINDOWS), *windows]
+
+
 def _map(name, input_shape, units, strokes, filters, scenes):
     """One map, to use alone or concatenated."""
     of_strokes = name == "scattering_strokes"
-    if name.endswith("patches"):
+    if name.startswith("windows"):
+        base = _window_products(input_shape, int(name[-1]), filters, scenes)
+    elif name.endswith("patches"):
         base = _scene_patches(input_shape, filters, scenes, name != "patches")
     else:
         base = scattering(
@@ -202,37 +234,77 @@ def _told_apart(base, drawings, groups, units, description):
 
 def _scene_patches(input_shape, filters, scenes, half):
     """`PatchDictionary`s of drawn scenes; no private record is used."""
-    image, sizes = keras.Input(input_shape), (6, 4)
+    image, sizes = keras.Input(input_shape), _sizes(input_shape)
     x, drawn = image, _drawn(input_shape, scenes)
     if half:
         # Its patches see twice as far.
         halve = keras.layers.AveragePooling2D(2, data_format="channels_last")
-        x, sizes = halve(image), (6,)
+        x = halve(image)
+        sizes = _sizes(x.shape[1:])[:1]
         drawn = keras.ops.convert_to_numpy(halve(drawn))
     smaller, colours = min(x.shape[1:3]), input_shape[-1] == 3
-    largest, together = max(2, smaller // 2), []
-    for size in sorted({min(size, largest) for size in sizes}, reverse=True):
-        layer = PatchDictionary(
-            filters,
-            patch_size=size,
-            flip=colours,
-            shift=smaller // 10 if colours else 0,
-            epsilon=_PATCH_VARIANCE,
-            data_format="channels_last",
-            name=f"patch_dictionary_{size}",
-        )
-        layer.adapt(drawn, description="drawn scenes")
-        together.append(layer(x))
+    shift = smaller // 10 if colours else 0
+    together = [
+        _dictionary(size, filters, drawn, flip=colours, shift=shift)(x)
+        for size in sizes
+    ]
     found = keras.layers.Concatenate(name="sizes")(together)
     found = keras.layers.Flatten(data_format="channels_last")(found)
     return keras.Model(image, found, name="patch_dictionaries")
+
+
+def _sizes(input_shape):
+    """Of patches, the larger first."""
+    largest = max(2, min(input_shape[:2]) // 2)
+    return sorted({min(size, largest) for size in (6, 4)}, reverse=True)
+
+
+def _dictionary(size, filters, drawn, **options):
+    layer = PatchDictionary(
+        filters,
+        patch_size=size,
+        epsilon=_PATCH_VARIANCE,
+        data_format="channels_last",
+        **options,
+    )
+    layer.adapt(drawn, description="drawn scenes")
+    return layer
+
+
+def _window_products(input_shape, size, filters, scenes):
+    """Directions of the responses in small windows, and products of two, added
+    over the windows of an image and of its mirror image; no private record is
+    used."""
+    # Windows wider than a patch by two pixels, half a window apart.
+    cells = max(1, 2 * min(input_shape[:2]) // (size + 2) - 1)
+    filters, drawn = max(2, filters // _FEWER), _drawn(input_shape, scenes)
+    dictionary = _dictionary(size, filters, drawn, flip=False, cells=cells)
+    each = keras.layers.Reshape((-1, 2 * filters))
+    windows = keras.Sequential([keras.Input(input_shape), dictionary, each])
+    seen = extract(windows, _drawn(input_shape, min(scenes, _WINDOWED), 1))
+    units = min(_MULTIPLIED, filters)
+    directions = PrincipalProjection(units, -0.375, name="window_map")
+    directions.adapt(np.concatenate(seen), "windows of drawn scenes")
+    windows.add(directions)
+    windows.add(keras.layers.UnitNormalization())
+    image = keras.Input(input_shape)
+    both = [windows(image), windows(keras.ops.flip(image, axis=2))]
+    both = keras.layers.Concatenate(axis=1)(both)
+    products = keras.layers.Flatten()(keras.layers.Dot(1)([both, both]))
+    once = np.flatnonzero(np.triu(np.ones((units, units))))
+    products = keras.ops.take(products, once, axis=1)
+    mean = keras.layers.GlobalAveragePooling1D("channels_last")(both)
+    found = keras.layers.Concatenate()([mean, products])
+    return keras.Model(image, found, name=f"window_products_{size}")
 
 
 def _scene_map(base, input_shape, units, scenes):
     """Layers adapted to drawn scenes seen through `base`; no private record is
     used."""
     grey = input_shape[-1] == 1
-    kept = min(_KEPT if grey else units, base.output_shape[-1], scenes - 1)
+    # Products of two, of unit vectors, have a sum of squares that is constant.
+    most = min(base.output_shape[-1], scenes) - 1
+    kept = min(_KEPT if grey else units, most)
     layer = PrincipalProjection(
         kept,
         power=0 if grey else -0.375,
@@ -292,6 +364,6 @@ def _batch(numbers):
     on_processor = all(d.startswith("cpu") for d in devices)
     if on_processor and numbers > 1024:
         # Responses to patches of larger images leave the cache.
-        return 32
+        return 32 if backend == "jax" else 16
     # On a processor, a scattering splits 256 further.
     return 128 if backend != "jax" else 256 if on_processor else 1024

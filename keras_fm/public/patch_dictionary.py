@@ -183,8 +183,7 @@ class PatchDictionary(PatchResponses, AdaptedLayer):
     def _clustered(self, rng, z, even):
         """Unit directions `(filters, components)` by spherical k-means."""
         z = z.astype(np.float32)
-        replace = len(z) < self.filters
-        first = rng.choice(len(z), self.filters, replace=replace)
+        first = rng.choice(len(z), self.filters, len(z) < self.filters)
         d = unit_rows(z[first])
         for _ in range(self.rounds):
             sums = np.zeros_like(d)

@@ -13,6 +13,7 @@ from keras import ops
 from keras_fm.core import layer_arguments
 from keras_fm.core.configured_layer import ConfiguredLayer
 from keras_fm.kernel import checks
+from keras_fm.public.pieces import in_pieces
 
 # Filters applied at a time, so that their responses stay in the cache.
 _FILTERS = 64
@@ -139,6 +140,9 @@ class PatchResponses(ConfiguredLayer):
 
     def call(self, inputs):
         self._check_ready()
+        return in_pieces(self._features, inputs, 1)
+
+    def _features(self, inputs):
         # Half precision would lose the variance of a patch.
         dtype = "float64" if self.compute_dtype == "float64" else "float32"
         x = ops.cast(inputs, dtype)
@@ -151,13 +155,11 @@ class PatchResponses(ConfiguredLayer):
         t = self.threshold
         agree, oppose = [], []
         for first in range(0, self.filters, _FILTERS):
-            found = self._responses(
-                patches, directions[:, first : first + _FILTERS]
-            )
+            some = directions[:, first : first + _FILTERS]
+            seen = self._responses(patches, some)
             # The mean of max(z - t, 0) is that of max(z, t), less t.
-            agree.append(self._pooled([ops.maximum(z, t) for z in found]) - t)
-            oppose.append(-self._pooled([ops.minimum(z, -t) for z in found]))
-            oppose[-1] = oppose[-1] - t
+            agree.append(self._pooled([ops.maximum(z, t) for z in seen]) - t)
+            oppose.append(-self._pooled([ops.minimum(z, -t) for z in seen]) - t)
         y = ops.concatenate([*agree, *oppose], axis=-1)
         if self.exponent < 1:
             # Rounding may leave a mean of zeros slightly negative.

@@ -49,8 +49,6 @@ class PrincipalProjection(AdaptedProjection):
     Args:
         units: int >= 1, at most the number of input features.
         power: number in [-1, 0], see above.
-        standardize: bool, whether `s` are the deviations of the features;
-            otherwise `s` is 1.
         mixtures: `None`, or int >= `units`, see above. Fewer records are used
             as they are.
         seed: int, for the random combinations.
@@ -80,7 +78,6 @@ class PrincipalProjection(AdaptedProjection):
         self,
         units: int,
         power: float = -0.25,
-        standardize: bool = True,
         mixtures: int | None = None,
         seed: int = 0,
         public_data: Any = None,
@@ -88,7 +85,6 @@ class PrincipalProjection(AdaptedProjection):
     ) -> None:
         super().__init__(units, public_data, **kwargs)
         self.power = checks.number("power", power, at_least=-1, at_most=0)
-        self.standardize = checks.boolean("standardize", standardize)
         self.mixtures = checks.optional(
             partial(checks.integer, at_least=self.units), "mixtures", mixtures
         )
@@ -111,13 +107,11 @@ class PrincipalProjection(AdaptedProjection):
         # A copy, on some backends; each has as many bytes as all that follows.
         del public_features
         records, mean = len(x), x.mean(axis=0)
-        deviation = np.ones(x.shape[1])
-        if self.standardize:
-            # Of all at once it would need as much memory as they have.
-            parts = np.array_split(x, max(1, x.shape[1] // _ROWS), axis=1)
-            deviation = np.concatenate([part.std(axis=0) for part in parts])
-            # Constant features are not scaled.
-            deviation[deviation <= _TINY * deviation.max()] = 1.0
+        # Of all at once it would need as much memory as they have.
+        parts = np.array_split(x, max(1, x.shape[1] // _ROWS), axis=1)
+        deviation = np.concatenate([part.std(axis=0) for part in parts])
+        # Constant features are not scaled.
+        deviation[deviation <= _TINY * deviation.max()] = 1.0
         rounding = 10 * np.finfo(x.dtype).eps
         if self.mixtures is None or self.mixtures >= len(x):
             found = _leading(x, mean, deviation, self.units, x.dtype)

@@ -9,6 +9,7 @@ from keras import ops
 from keras_fm.core import layer_arguments
 from keras_fm.core.configured_layer import ConfiguredLayer
 from keras_fm.kernel import checks
+from keras_fm.public.pieces import in_pieces
 
 # Constants of the Morlet family: envelope and frequency of the finest
 # wavelet, and how many standard deviations of an envelope are kept.
@@ -348,13 +349,7 @@ class Scattering2D(ConfiguredLayer):
                     )
 
     def call(self, inputs):
-        n = inputs.shape[0]
-        several = isinstance(n, int) and n > _TOGETHER and not n % _TOGETHER
-        if not several or not _has_one_processor():
-            return self._scattered(inputs)
-        pieces = ops.reshape(inputs, (-1, _TOGETHER, *inputs.shape[1:]))
-        y = ops.map(self._scattered, pieces)
-        return ops.reshape(y, (n, *y.shape[2:]))
+        return in_pieces(self._scattered, inputs, _TOGETHER)
 
     def _scattered(self, inputs):
         # Half precision would lose the weak second order.
@@ -420,13 +415,6 @@ class Scattering2D(ConfiguredLayer):
         if self.data_format == "channels_first":
             return (input_shape[0], channels * self.paths, h, w)
         return (input_shape[0], h, w, channels * self.paths)
-
-
-def _has_one_processor():
-    # Other devices would wait between pieces; other backends gain nothing.
-    if keras.backend.backend() != "jax":
-        return False
-    return [name[:3] for name in keras.distribution.list_devices()] == ["cpu"]
 
 
 def convolution_kernels(scale, angles, resolution):

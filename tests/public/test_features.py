@@ -68,17 +68,40 @@ def test_a_map_survives_saving(images, tmp_path):
 )
 def test_patches_tell_what_they_saw(shape, sizes, flip):
     body = features.build("patches", shape, units=50, filters=12, scenes=40)
-    found = [v for v in body.layers[0].layers if isinstance(v, PatchDictionary)]
-    assert sorted(v.patch_size for v in found) == sorted(sizes)
+    found = [
+        v for v in body._flatten_layers() if isinstance(v, PatchDictionary)
+    ]
+    # Of photographs, others see small windows, of one side at a time.
+    wanted = [(v, True) for v in sizes] + [(v, False) for v in sizes]
+    wanted = wanted if flip else [(v, False) for v in sizes]
+    assert sorted((v.patch_size, v.flip) for v in found) == sorted(wanted)
     told = {"description": "drawn scenes", "records": 40}
-    for layer in [*found, body.get_layer("scene_map")]:
+    maps = [v for v in body._flatten_layers() if v.name == "scene_map"]
+    for layer in [*found, *maps]:
         assert layer.public_data == told
-    assert all(v.flip == flip for v in found)
-    # No more directions than scenes to find them in.
-    assert body.output_shape == (None, 39)
+    # No more directions than scenes, or products, to find them in.
+    assert body.output_shape == (None, 25 + 2 * 8 if flip else 39)
     x = np.random.default_rng(1).random((3, *shape), np.float32)
     h, mirrored = (features.extract(body, x[:, :, ::s]) for s in (1, -1))
     assert flip == np.allclose(h, mirrored, atol=1e-3)
+
+
+def test_products_are_those_of_all_windows():
+    """Of windows at all places of the image and of its mirror image."""
+    map_ = features._window_products((16, 12, 3), 4, 40, scenes=60)
+    windows = next(v for v in map_.layers if isinstance(v, keras.Sequential))
+    x = np.random.default_rng(2).random((5, 16, 12, 3), np.float32)
+    u = [features.extract(windows, x[:, :, ::s]) for s in (1, -1)]
+    u = np.concatenate(u, axis=1)
+    assert u.shape == (5, 2 * 3 * 3, 10)
+    np.testing.assert_allclose(np.linalg.norm(u, axis=2), 1, atol=1e-5)
+    products = np.einsum("npi,npj->nij", u, u)
+    first, second = np.triu_indices(10)
+    found = features.extract(map_, x)
+    np.testing.assert_allclose(found[:, :10], u.mean(axis=1), atol=1e-5)
+    np.testing.assert_allclose(
+        found[:, 10:], products[:, first, second], atol=1e-4
+    )
 
 
 def test_a_map_of_grey_images_tells_what_it_saw():
