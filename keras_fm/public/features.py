@@ -356,8 +356,8 @@ def extract(map_, x):
 
 
 def _batch(numbers):
-    """The batch size at which a device is fastest (docs/results/speed.md), for
-    records of so many numbers."""
+    """The batch size at which a device is fastest, for records of so many
+    numbers."""
     backend = keras.backend.backend()
     # PyTorch lists none.
     devices = [] if backend == "torch" else keras.distribution.list_devices()
