@@ -4,6 +4,8 @@ Each maps one record at a time and is made without private records, so it uses
 no privacy. Every map ends by scaling its features to unit L2 norm.
 """
 
+import itertools
+
 import keras
 import numpy as np
 
@@ -37,10 +39,15 @@ _BESIDE = {
     "strokes_patches": ("scattering_strokes", "patches"),
 }
 _OF_CHANNELS = {1: "scattering_patches", 3: "patches"}
-# Of photographs: the share of small windows in the square of the norm, their
-# directions that are multiplied, the scenes these are found in, and the filters
-# of a dictionary for each of theirs.
-_OF_WINDOWS, _MULTIPLIED, _WINDOWED, _FEWER = 0.4, 45, 2000, 4
+# By the channels of an image.
+_FILTERS = {1: 400, 3: 300}
+# Of photographs: the share of windows in the square of the norm, their
+# directions that are multiplied, the windows these are found in, and the
+# filters of a dictionary for each of theirs.
+_OF_WINDOWS, _MULTIPLIED, _WINDOWED, _FEWER = 0.4, 60, 50_000, 6
+# Regions of an image down and across, for patches above 4 x 4 and others, and
+# those of a window: large windows, far apart, and small ones everywhere.
+_COARSE, _FINE, _IN_WINDOW = 5, 14, 3
 # Of grey drawn scenes: directions among which those are sought that tell
 # scenes apart, and drawings of each.
 _KEPT, _VARIANTS = 1500, 4
@@ -56,7 +63,7 @@ def build(
     units=None,
     shapes=6000,
     variants=6,
-    filters=400,
+    filters=None,
     scenes=9000,
 ):
     """Builds a public feature map to put before a private layer.
@@ -79,8 +86,10 @@ def build(
       of the features are the leading directions (`PrincipalProjection`) of
       responses that are averaged over a left-right flip and over shifts by a
       tenth of the image. The others are leading directions of second-order
-      pooling: products of two directions of a small window's responses,
-      averaged over all windows of the image and of its mirror image. Images of
+      pooling in windows of 3 x 3 regions, small ones for patches of 4 x 4
+      pixels and large ones for 6 x 6: products of two directions of a window's
+      responses, averaged over all windows of the image and of its mirror
+      image. Images of
       one channel may be letters: they are not flipped, and the directions are
       those that best tell scenes apart that were turned, stretched, slanted and
       moved (`DiscriminantProjection`).
@@ -97,8 +106,9 @@ def build(
             800, for `"patches"` 4000, for concatenated maps 1800 (scattering
             and patches) or 1600 (strokes and patches).
         shapes, variants: size of the public data set of drawn strokes.
-        filters, scenes: for patches, the size of each dictionary and of the
-            public data set of drawn scenes.
+        filters: int, for patches, the size of each dictionary; for windows a
+            sixth. `None` means 300 for images of three channels, else 400.
+        scenes: for patches, the size of the public data set of drawn scenes.
 
     Returns:
         A `keras.Sequential` from images to features of unit L2 norm.
@@ -110,7 +120,8 @@ def build(
 
     Source: scattering and patches: see their layers; second-order pooling:
     Carreira, Caseiro, Batista and Sminchisescu, Semantic Segmentation with
-    Second-Order Pooling, 2012.
+    Second-Order Pooling, 2012; of neighbouring regions: Mairal, End-to-End
+    Kernel Learning with Supervised Convolutional Kernel Networks, 2016.
 
     Example:
 
@@ -132,6 +143,8 @@ def build(
         )
     if units is None:
         units = _UNITS.get(name, 800)
+    if filters is None:
+        filters = _FILTERS.get(input_shape[-1])
     parts = _parts(name, input_shape)
     given = (shapes, variants), filters, scenes
     maps = [
@@ -272,21 +285,31 @@ def _dictionary(size, filters, drawn, **options):
 
 
 def _window_products(input_shape, size, filters, scenes):
-    """Directions of the responses in small windows, and products of two, added
-    over the windows of an image and of its mirror image; no private record is
+    """Directions of the responses in windows, and products of two, added over
+    the windows of an image and of its mirror image; no private record is
     used."""
-    # Windows wider than a patch by two pixels, half a window apart.
-    cells = max(1, 2 * min(input_shape[:2]) // (size + 2) - 1)
+    side = min(input_shape[:2])
+    cells = min(_COARSE if size > 4 else _FINE, side - size + 1)
     filters, drawn = max(2, filters // _FEWER), _drawn(input_shape, scenes)
     dictionary = _dictionary(size, filters, drawn, flip=False, cells=cells)
-    each = keras.layers.Reshape((-1, 2 * filters))
-    windows = keras.Sequential([keras.Input(input_shape), dictionary, each])
-    seen = extract(windows, _drawn(input_shape, min(scenes, _WINDOWED), 1))
-    units = min(_MULTIPLIED, filters)
+    image, across = keras.Input(input_shape), min(_IN_WINDOW, cells)
+    x, last = dictionary(image), across - 1
+    moved = [
+        keras.layers.Cropping2D(
+            ((i, last - i), (j, last - j)), data_format="channels_last"
+        )(x)
+        for i, j in itertools.product(range(across), repeat=2)
+    ]
+    x = keras.layers.Concatenate()(moved)
+    x = keras.layers.Reshape((-1, x.shape[-1]))(x)
+    drawn = _drawn(input_shape, min(scenes, -(-_WINDOWED // x.shape[1])), 1)
+    units = min(_MULTIPLIED, 2 * filters)
     directions = PrincipalProjection(units, -0.375, name="window_map")
+    seen = extract(keras.Model(image, x), drawn)
     directions.adapt(np.concatenate(seen), "windows of drawn scenes")
-    windows.add(directions)
-    windows.add(keras.layers.UnitNormalization())
+    del seen
+    x = keras.layers.UnitNormalization()(directions(x))
+    windows = keras.Model(image, x, name="windows")
     image = keras.Input(input_shape)
     both = [windows(image), windows(keras.ops.flip(image, axis=2))]
     both = keras.layers.Concatenate(axis=1)(both)
