@@ -4,8 +4,6 @@ Each maps one record at a time and is made without private records, so it uses
 no privacy. Every map ends by scaling its features to unit L2 norm.
 """
 
-import itertools
-
 import keras
 import numpy as np
 
@@ -24,7 +22,6 @@ FEATURES = (
     "scattering",
     "scattering_strokes",
     "scattering_patches",
-    "strokes_patches",
     "patches",
 )
 __all__ = ["build"]
@@ -32,19 +29,24 @@ __all__ = ["build"]
 # Variance below which a patch, or a group of channels, counts as empty. Chosen
 # on held-out training images.
 _PATCH_VARIANCE = 0.01
-_GROUP_VARIANCE, _OF_STROKES = 1e-5, 1e-3
+_GROUPS, _OF_STROKES = 1e-5, 1e-3
 # Concatenated maps, each with as many of the features.
 _BESIDE = {
-    "scattering_patches": ("scattering_scenes", "patches", "half_patches"),
-    "strokes_patches": ("scattering_strokes", "patches"),
+    "scattering_patches": (
+        "scattering_scenes",
+        "patches",
+        "half_patches",
+        "windows_4",
+    ),
 }
 _OF_CHANNELS = {1: "scattering_patches", 3: "patches"}
 # By the channels of an image.
 _FILTERS = {1: 400, 3: 300}
-# Of photographs: the share of windows in the square of the norm, their
-# directions that are multiplied, the windows these are found in, and the
-# filters of a dictionary for each of theirs.
-_OF_WINDOWS, _MULTIPLIED, _WINDOWED, _FEWER = 0.4, 60, 50_000, 6
+# Of photographs, the share of windows in the square of the norm. The filters
+# of a dictionary for windows, the directions of these that are multiplied, and
+# the windows they are found in.
+_OF_WINDOWS = 0.4
+_FEW, _MULTIPLIED, _WINDOWED = 50, 60, 50_000
 # Regions of an image down and across, for patches above 4 x 4 and others, and
 # those of a window: large windows, far apart, and small ones everywhere.
 _COARSE, _FINE, _IN_WINDOW = 5, 14, 3
@@ -54,18 +56,10 @@ _KEPT, _VARIANTS = 1500, 4
 _MIXTURES = 2000
 # Smaller images have fewer pixels than these maps have features.
 _SMALL = 16
-_UNITS = {"patches": 4000, "scattering_patches": 1800, "strokes_patches": 1600}
+_UNITS = {"patches": 4000, "scattering_patches": 2400}
 
 
-def build(
-    name,
-    input_shape,
-    units=None,
-    shapes=6000,
-    variants=6,
-    filters=None,
-    scenes=9000,
-):
+def build(name, input_shape, units=None, filters=None, scenes=9000):
     """Builds a public feature map to put before a private layer.
 
     * `"auto"`: follows from the shape of a record alone: `"patches"` for images
@@ -89,26 +83,23 @@ def build(
       pooling in windows of 3 x 3 regions, small ones for patches of 4 x 4
       pixels and large ones for 6 x 6: products of two directions of a window's
       responses, averaged over all windows of the image and of its mirror
-      image. Images of
-      one channel may be letters: they are not flipped, and the directions are
-      those that best tell scenes apart that were turned, stretched, slanted and
-      moved (`DiscriminantProjection`).
+      image. Images of one channel may be letters: they are not flipped, and the
+      directions are those that best tell scenes apart that were turned,
+      stretched, slanted and moved (`DiscriminantProjection`).
     * `"scattering_patches"`: concatenates the scattering, projected on
-      directions found in drawn scenes, `"patches"`, and patches of the image
-      at half its size; a third of `units` each.
-    * `"strokes_patches"`: concatenates `"scattering_strokes"` and `"patches"`;
-      half of `units` each.
+      directions found in drawn scenes, `"patches"`, patches of the image at
+      half its size, and second-order pooling in small windows; a quarter of
+      `units` each.
 
     Args:
         name: one of `FEATURES`.
         input_shape: `(height, width, channels)` of one image.
         units: int, number of features, at most those the map has. `None` means
-            800, for `"patches"` 4000, for concatenated maps 1800 (scattering
-            and patches) or 1600 (strokes and patches).
-        shapes, variants: size of the public data set of drawn strokes.
-        filters: int, for patches, the size of each dictionary; for windows a
-            sixth. `None` means 300 for images of three channels, else 400.
-        scenes: for patches, the size of the public data set of drawn scenes.
+            800, for `"patches"` 4000, for `"scattering_patches"` 2400.
+        filters: int, for patches, the size of each dictionary; for windows at
+            most 50. `None` means 300 for images of three channels, else 400.
+        scenes: the size of the public data set of drawn scenes; of pen
+            strokes four times as many are drawn.
 
     Returns:
         A `keras.Sequential` from images to features of unit L2 norm.
@@ -146,9 +137,8 @@ def build(
     if filters is None:
         filters = _FILTERS.get(input_shape[-1])
     parts = _parts(name, input_shape)
-    given = (shapes, variants), filters, scenes
     maps = [
-        _map(part, input_shape, max(1, int(units * share)), *given)
+        _map(part, input_shape, max(1, int(units * share)), filters, scenes)
         for part, share, _ in parts
     ]
     if len(maps) == 1:
@@ -181,7 +171,7 @@ def _parts(name, input_shape):
     return [(name, 0.5, 1 - _OF_WINDOWS), *windows]
 
 
-def _map(name, input_shape, units, strokes, filters, scenes):
+def _map(name, input_shape, units, filters, scenes):
     """One map, to use alone or concatenated."""
     of_strokes = name == "scattering_strokes"
     if name.startswith("windows"):
@@ -189,14 +179,13 @@ def _map(name, input_shape, units, strokes, filters, scenes):
     elif name.endswith("patches"):
         base = _scene_patches(input_shape, filters, scenes, name != "patches")
     else:
-        base = scattering(
-            input_shape, _OF_STROKES if of_strokes else _GROUP_VARIANCE
-        )
+        base = scattering(input_shape, _OF_STROKES if of_strokes else _GROUPS)
     units = min(units, base.output_shape[-1])
     if name == "scattering":
         top = [RandomFeatures(units, kind="projection", name="projection")]
     elif of_strokes:
-        drawings = pen_strokes.load(*strokes, image_size=input_shape[0])
+        # Six of each shape.
+        drawings = pen_strokes.load(2 * scenes // 3, 6, input_shape[0])
         top = [_told_apart(base, *drawings, units, "drawn pen strokes")]
     else:
         top = _scene_map(base, input_shape, units, scenes)
@@ -286,21 +275,16 @@ def _dictionary(size, filters, drawn, **options):
 
 def _window_products(input_shape, size, filters, scenes):
     """Directions of the responses in windows, and products of two, added over
-    the windows of an image and of its mirror image; no private record is
-    used."""
+    the windows of an image, and of its mirror image if it is a photograph; no
+    private record is used."""
     side = min(input_shape[:2])
     cells = min(_COARSE if size > 4 else _FINE, side - size + 1)
-    filters, drawn = max(2, filters // _FEWER), _drawn(input_shape, scenes)
+    filters, drawn = min(_FEW, filters), _drawn(input_shape, scenes)
     dictionary = _dictionary(size, filters, drawn, flip=False, cells=cells)
     image, across = keras.Input(input_shape), min(_IN_WINDOW, cells)
-    x, last = dictionary(image), across - 1
-    moved = [
-        keras.layers.Cropping2D(
-            ((i, last - i), (j, last - j)), data_format="channels_last"
-        )(x)
-        for i, j in itertools.product(range(across), repeat=2)
-    ]
-    x = keras.layers.Concatenate()(moved)
+    x, k = dictionary(image), cells - across + 1
+    x = [x[:, i : i + k, j : j + k] for i, j in np.ndindex(across, across)]
+    x = keras.layers.Concatenate()(x)
     x = keras.layers.Reshape((-1, x.shape[-1]))(x)
     drawn = _drawn(input_shape, min(scenes, -(-_WINDOWED // x.shape[1])), 1)
     units = min(_MULTIPLIED, 2 * filters)
@@ -311,8 +295,10 @@ def _window_products(input_shape, size, filters, scenes):
     x = keras.layers.UnitNormalization()(directions(x))
     windows = keras.Model(image, x, name="windows")
     image = keras.Input(input_shape)
-    both = [windows(image), windows(keras.ops.flip(image, axis=2))]
-    both = keras.layers.Concatenate(axis=1)(both)
+    both = windows(image)
+    if input_shape[-1] == 3:
+        other = windows(keras.ops.flip(image, axis=2))
+        both = keras.layers.Concatenate(axis=1)([both, other])
     products = keras.layers.Flatten()(keras.layers.Dot(1)([both, both]))
     once = np.flatnonzero(np.triu(np.ones((units, units))))
     products = keras.ops.take(products, once, axis=1)
@@ -361,20 +347,16 @@ def _drawn(input_shape, scenes, seed=0, variants=1):
 def extract(map_, x):
     """Applies a feature map to an array in batches of one shape: another shape
     would be compiled anew, and may round differently."""
-    batch = _batch(np.size(x[:1]))
-    if len(x) < batch:
-        return map_.predict(x, batch_size=batch, verbose=0)
+    batch = max(1, min(_batch(np.size(x[:1])), len(x)))
     found = None
     # `predict` would hold a copy of x and of all features.
     for start in range(0, len(x), batch):
-        rows = np.asarray(x[start : start + batch])
-        short = batch - len(rows)
-        if short:
-            rows = np.pad(rows, [(0, short), *[(0, 0)] * (rows.ndim - 1)])
-        some = map_.predict_on_batch(rows)
+        # The last batch ends with the last record.
+        start = min(start, len(x) - batch)
+        some = map_.predict_on_batch(np.asarray(x[start : start + batch]))
         if found is None:
             found = np.empty((len(x), *some.shape[1:]), some.dtype)
-        found[start : start + batch] = some[: batch - short]
+        found[start : start + batch] = some
     return found
 
 

@@ -17,15 +17,7 @@ def images():
 
 @pytest.mark.parametrize("name", features.FEATURES)
 def test_features_have_unit_norm_and_are_per_record(name, images):
-    body = features.build(
-        name,
-        (8, 8, 1),
-        units=40,
-        shapes=60,
-        variants=3,
-        filters=10,
-        scenes=60,
-    )
+    body = features.build(name, (8, 8, 1), units=40, filters=10, scenes=60)
     h = features.extract(body, images)
     np.testing.assert_allclose(np.linalg.norm(h, axis=1), 1, atol=1e-5)
     assert not any(v.trainable for v in body.weights)
@@ -46,9 +38,13 @@ def test_a_map_is_the_same_when_built_again(images):
     np.testing.assert_allclose(first, second, atol=1e-6)
 
 
-def test_a_map_survives_saving(images, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "channels"), [("scattering_strokes", 1), ("patches", 3)]
+)
+def test_a_map_survives_saving(name, channels, images, tmp_path):
+    images = np.repeat(images, channels, axis=3)
     body = features.build(
-        "scattering_strokes", (8, 8, 1), units=20, shapes=30, variants=3
+        name, (8, 8, channels), units=20, filters=12, scenes=45
     )
     body.save(tmp_path / "map.keras")
     loaded = keras.saving.load_model(tmp_path / "map.keras")
@@ -57,9 +53,11 @@ def test_a_map_survives_saving(images, tmp_path):
         features.extract(body, images),
         atol=1e-6,
     )
+    if channels == 3:
+        return
     seen = loaded.get_layer("variants_map").public_data
     assert seen["description"] == "drawn pen strokes"
-    assert (seen["records"], seen["groups"]) == (90, 30)
+    assert (seen["records"], seen["groups"]) == (180, 30)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +86,7 @@ def test_patches_tell_what_they_saw(shape, sizes, flip):
 
 def test_products_are_those_of_all_windows():
     """Of 3 x 3 regions at all places of the image and of its mirror image."""
-    map_ = features._window_products((16, 12, 3), 4, 40, scenes=60)
+    map_ = features._window_products((16, 12, 3), 4, 6, scenes=60)
     windows = map_.get_layer("windows")
     regions, directions = windows.layers[1], windows.get_layer("window_map")
     x = np.random.default_rng(2).random((5, 16, 12, 3), np.float32)
@@ -114,19 +112,19 @@ def test_products_are_those_of_all_windows():
 
 def test_a_map_of_grey_images_tells_what_it_saw():
     shape, small = (16, 16, 1), {"filters": 6, "scenes": 40}
-    body = features.build("scattering_patches", shape, units=30, **small)
+    body = features.build("scattering_patches", shape, units=32, **small)
     told = [
         v.public_data
         for v in body._flatten_layers()
         if getattr(v, "public_data", None)
     ]
-    # Three blocks, of which two have dictionaries: of two sizes of patches,
-    # and of patches of the image at half its size.
-    assert len(told) == 2 * 3 + 3
-    assert all(v["description"] == "drawn scenes" for v in told)
+    # Four blocks, of which three have dictionaries: of two sizes of patches, of
+    # patches of the image at half its size, and of windows.
+    assert len(told) == 2 * 4 + 4 + 1
+    assert all(v["description"].endswith("drawn scenes") for v in told)
     seen = [v for v in told if "groups" in v]
-    assert [(v["records"], v["groups"]) for v in seen] == 3 * [(40, 10)]
-    assert body.output_shape == (None, 30)
+    assert [(v["records"], v["groups"]) for v in seen] == 4 * [(40, 10)]
+    assert body.output_shape == (None, 32)
 
 
 @pytest.mark.parametrize(

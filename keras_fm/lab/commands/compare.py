@@ -77,8 +77,8 @@ def define(values):
         "features",
         "pixels",
         "Public features: pixels (or columns), scattering, "
-        "scattering_strokes, patches, scattering_patches, strokes_patches; "
-        "auto follows from the shape of a record.",
+        "scattering_strokes, patches, scattering_patches; auto follows from "
+        "the shape of a record.",
     )
     flag.integer(
         "hidden",
