@@ -10,7 +10,7 @@ accurate it is. No test image is used.
   by 3 pixels.
 * `scaled`: the same directions, each over the power 3/8 of its variance among
   scenes instead of 1/4. So has half of `features="patches"`; the other half, of
-  small windows, is not here.
+  windows, is not here.
 * `products`: these, and all products of two of the leading 100
   (`QuadraticFeatures`).
 * `all products`: of all 4,000.
