@@ -347,7 +347,7 @@ def _drawn(input_shape, scenes, seed=0, variants=1):
 def extract(map_, x):
     """Applies a feature map to an array in batches of one shape: another shape
     would be compiled anew, and may round differently."""
-    batch = max(1, min(_batch(np.size(x[:1])), len(x)))
+    batch = min(_batch(np.size(x[:1])), len(x))
     found = None
     # `predict` would hold a copy of x and of all features.
     for start in range(0, len(x), batch):

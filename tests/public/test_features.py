@@ -53,8 +53,12 @@ def test_a_map_survives_saving(name, channels, images, tmp_path):
         features.extract(body, images),
         atol=1e-6,
     )
-    if channels == 3:
-        return
+
+
+def test_a_loaded_map_of_strokes_tells_what_it_saw(tmp_path):
+    body = features.build("scattering_strokes", (8, 8, 1), units=20, scenes=45)
+    body.save(tmp_path / "map.keras")
+    loaded = keras.saving.load_model(tmp_path / "map.keras")
     seen = loaded.get_layer("variants_map").public_data
     assert seen["description"] == "drawn pen strokes"
     assert (seen["records"], seen["groups"]) == (180, 30)
@@ -104,9 +108,9 @@ def test_products_are_those_of_all_windows():
     products = np.einsum("npi,npj->nij", u, u)
     first, second = np.triu_indices(12)
     found = features.extract(map_, x)
-    np.testing.assert_allclose(found[:, :12], u.mean(axis=1), atol=1e-4)
+    np.testing.assert_allclose(found[:, :12], u.mean(axis=1), atol=1e-5)
     np.testing.assert_allclose(
-        found[:, 12:], products[:, first, second], atol=1e-3
+        found[:, 12:], products[:, first, second], atol=1e-4
     )
 
 
@@ -121,7 +125,9 @@ def test_a_map_of_grey_images_tells_what_it_saw():
     # Four blocks, of which three have dictionaries: of two sizes of patches, of
     # patches of the image at half its size, and of windows.
     assert len(told) == 2 * 4 + 4 + 1
-    assert all(v["description"].endswith("drawn scenes") for v in told)
+    names = [v["description"] for v in told]
+    assert names.count("windows of drawn scenes") == 1
+    assert names.count("drawn scenes") == len(told) - 1
     seen = [v for v in told if "groups" in v]
     assert [(v["records"], v["groups"]) for v in seen] == 4 * [(40, 10)]
     assert body.output_shape == (None, 32)
