@@ -205,22 +205,23 @@ def scattering(input_shape, group_epsilon):
     image channel, 81 for three.
     """
     layer = Scattering2D(
-        scales=2, angles=8, data_format="channels_last", name="scattering"
+        scales=2, angles=8, data_format="channels_first", name="scattering"
     )
-    channels = layer.compute_output_shape((None, *input_shape))[-1]
     return keras.Sequential(
         [
             keras.Input(input_shape),
+            # TensorFlow is slow at means of numbers that are not together.
+            keras.layers.Permute((3, 1, 2)),
             layer,
             keras.layers.GroupNormalization(
-                groups=channels // 3,
-                axis=-1,
+                groups=27 * input_shape[-1],
+                axis=1,
                 epsilon=group_epsilon,
                 scale=False,
                 center=False,
                 name="group_norm",
             ),
-            keras.layers.Flatten(data_format="channels_last", name="flatten"),
+            keras.layers.Flatten(data_format="channels_first", name="flatten"),
             NormalizationLayer(name="unit_features"),
         ]
     )
