@@ -20,6 +20,8 @@ def loss(weights, linear, quadratic):
         quadratic: `(M, m, m)` noise, symmetric, so that one product gives
             both value and gradient.
     """
-    curved = ops.stop_gradient(ops.einsum("jab,bj->aj", quadratic, weights))
-    square = ops.sum(weights * curved)
+    # Rows before matrices: TensorFlow takes twice as long for columns behind.
+    rows = ops.expand_dims(ops.transpose(weights), axis=1)
+    curved = ops.stop_gradient(ops.matmul(rows, quadratic))
+    square = ops.sum(rows * curved)
     return ops.sum(linear * weights) + 2 * square - ops.stop_gradient(square)
