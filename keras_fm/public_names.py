@@ -26,7 +26,7 @@ NAMES = {
     "compare": "keras_fm.lab.compare",
     "check": "keras_fm.per_example.layer_table",
     "make_private": "keras_fm.per_example.private_network",
-    "suggest": "keras_fm.per_example.suggestion",
+    "suggest": "keras_fm.lab.suggestion",
 }
 MODULES = {
     "auditing": "lab.auditing",

@@ -56,8 +56,6 @@ class ColumnMomentsQuery(OwnedSumQuery):
 
     num_columns: int
     missing: bool = False
-    grouped: bool = False
-    reach: int = 0
 
     names = ("counts", "sums", "squares")
     proof_of_one_record = "docs/proofs/column_moments.md"
@@ -65,12 +63,9 @@ class ColumnMomentsQuery(OwnedSumQuery):
     entry_bounds = (1.0, 1.0, 0.5)
 
     def __post_init__(self):
-        checks.fields(
-            self,
+        self._keep(
             num_columns=checks.count,
             missing=checks.flag,
-            grouped=checks.flag,
-            reach=checks.natural,
         )
 
     @property

@@ -49,7 +49,7 @@ def check(given, private, data, model):
         check_monitors(callbacks)
         if not private.guarantee.n_public:
             _check_steps(given, private)
-    check_loss(private.model)
+    check_loss(private.model, private.model.loss)
 
 
 # One ledger -------------------------------------------------------------------
@@ -324,9 +324,12 @@ def _check_steps(given, private):
 # The compiled loss ------------------------------------------------------------
 
 
-def check_loss(model):
-    """Refuses a loss of probabilities above a layer that gives logits. The
-    results of `evaluate` and early stopping would mean nothing.
+def check_loss(model, losses):
+    """Refuses a loss that takes something else than the outputs of a model.
+
+    Args:
+        model: a built model.
+        losses: what `compile` was given.
 
     Raises:
         ValueError: saying what to write instead.
@@ -335,33 +338,38 @@ def check_loss(model):
 
     >>> logits = keras_fm.layers.PrivateDense(3)
     >>> model = keras.Sequential([keras.Input((4,)), logits])
-    >>> model.compile("adam", "sparse_categorical_crossentropy")
-    >>> check_loss(model)
+    >>> check_loss(model, "sparse_categorical_crossentropy")
     Traceback (most recent call last):
     ...
     ValueError: The compiled loss takes probabilities, but 'private_dense' ...
     """
     outputs = getattr(model, "outputs", None)
-    layer = outputs[0]._keras_history[0] if outputs else None
-    if getattr(layer, "predicts", "numbers") == "numbers":
-        return
-    for loss in keras.tree.flatten(getattr(model, "loss", None)):
-        if _takes_probabilities(loss):
+    layer = outputs[0]._keras_history[0] if len(outputs or ()) == 1 else None
+    predicts = getattr(layer, "predicts", None)
+    if isinstance(layer, keras.layers.Dense):
+        ends = keras.activations.linear, keras.activations.relu
+        predicts = "classes" if layer.activation in ends else None
+    for loss in keras.tree.flatten(losses):
+        of_logits = _from_logits(loss)
+        if predicts == "numbers" and of_logits is not None:
+            raise ValueError(
+                f"The compiled loss is of classes, but '{layer.name}' gives "
+                f'numbers. Compile with "mse". Received: loss={loss!r}'
+            )
+        if predicts in ("classes", "labels") and of_logits is False:
             raise ValueError(
                 f"The compiled loss takes probabilities, but '{layer.name}' "
-                "gives logits. Compile with "
-                "`keras_fm.losses.TaylorCrossEntropy()`, or with "
-                "`from_logits=True`; training minimises the released "
-                f"objective with either. Received: loss={loss!r}"
+                "gives logits. Compile a loss with `from_logits=True`, such as "
+                "`keras_fm.losses.TaylorCrossEntropy()`. Received: "
+                f"loss={loss!r}"
             )
 
 
-def _takes_probabilities(loss):
+def _from_logits(loss):
+    """Whether a loss of classes takes logits; `None` for other losses."""
     if isinstance(loss, str):
         loss = keras.losses.get(loss)
-    if isinstance(loss, keras.losses.Loss):
-        return getattr(loss, "from_logits", None) is False
-    if not callable(loss):
-        return False
+    if isinstance(loss, keras.losses.Loss) or not callable(loss):
+        return getattr(loss, "from_logits", None)
     given = inspect.signature(loss).parameters.get("from_logits")
-    return given is not None and given.default is False
+    return None if given is None else bool(given.default)

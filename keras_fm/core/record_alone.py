@@ -108,7 +108,8 @@ def _named(operation):
 def runs_its_graph(model):
     """Whether a call of a model runs the graph that it was built from, and no
     code of its own."""
-    home = getattr(type(model).call, "__module__", "")
+    # The rows of an owner have no `call`.
+    home = getattr(getattr(type(model), "call", None), "__module__", "")
     of_keras = home.startswith("keras.src.models.")
     return of_keras and bool(getattr(model, "inputs", None))
 

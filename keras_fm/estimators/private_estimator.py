@@ -14,7 +14,7 @@ from keras_fm.estimators.shared_ledger import SharedLedger
 from keras_fm.estimators.table_columns import TableColumns
 from keras_fm.evaluation import parts_by_hash
 from keras_fm.evaluation.evaluation_query import IN_SAMPLE, Evaluation
-from keras_fm.evaluation.private_evaluation import REST, private_evaluate
+from keras_fm.evaluation.private_evaluation import private_evaluate
 from keras_fm.kernel import checks
 from keras_fm.kernel.budget import Neighbours, PrivacyBudget, check_delta_given
 from keras_fm.kernel.ledger.ledger import BudgetExceededError, Ledger
@@ -108,7 +108,8 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         kept = checks.number("evaluation", self.evaluation, at_least=0, below=1)
         unit, held_out = Unit(owners=owners), None
         if self.held_out is not None:
-            held_out = parts_by_hash.is_held_out(X, y, self.held_out, owners)
+            terms = self._of_columns(X), y, self.held_out, owners
+            held_out = parts_by_hash.is_held_out(*terms)
         x, y = self._checked(X, y)
         y, head, loss, facts = self._learned(y, self._known_of_features())
         ledger = self._shared.take(
@@ -150,9 +151,10 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         if spent:
             # Outside of `except`: scikit-learn prints chained errors, too.
             raise BudgetExceededError(
-                f"The budget that all fits of this {type(self).__name__} and "
-                "its clones share is spent. Write `fits=k` for k fits, one for "
-                f"each fold of cross_val_score. Received: fits={self.fits}"
+                f"The budget of this {type(self).__name__}, its clones and "
+                "its `ledger` does not allow this fit: epsilon = "
+                f"{ledger.epsilon():.4g} of {budget.epsilon:g} is spent. Write "
+                f"`fits=k` for k equal parts. Received: fits={self.fits}"
             )
         self.model_, self._shared.ledger = model, ledger
         facts |= self._found(head, private.release, len(x))
@@ -198,9 +200,14 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
             ValueError, BudgetExceededError: see `private_evaluate`.
         """
         check_is_fitted(self, "model_")
+        if not (share or self.evaluation):
+            raise ValueError(
+                "Nothing was kept for a measurement. Build it with "
+                f"`{type(self).__name__}(..., evaluation=0.1)`."
+            )
         rows = IN_SAMPLE
         if self.held_out_ is not None:
-            terms = X, y, self.held_out_, owners
+            terms = self._of_columns(X), y, self.held_out_, owners
             _, (X, y, *ids) = parts_by_hash.part_by_hash(*terms)
             owners = ids[0] if ids else None
             rows = _HELD_OUT
@@ -213,7 +220,7 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
             self,
             (X, y),
             ledger=self.ledger_,
-            share=(self.evaluation or REST) if share is None else share,
+            share=share or self.evaluation,
             bins=bins,
             rows=rows,
             name="score",
@@ -239,6 +246,12 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
                 f"Received: bounds={self.bounds!r}"
             )
         return TableColumns(self.columns)
+
+    def _of_columns(self, X):
+        """A data frame without the columns that are not used."""
+        if not isinstance(self.columns, dict) or not hasattr(X, "columns"):
+            return X
+        return X[[name for name in X.columns if name in self.columns]]
 
     def _map_of_columns(self, width, neighbours):
         table = self._table

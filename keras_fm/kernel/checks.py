@@ -13,7 +13,9 @@ import numpy as np
 
 def refuse(name, value, wanted):
     """Raises the error that `value` must be `wanted`, in words."""
-    raise ValueError(f"`{name}` must be {wanted}. Received: {name}={value!r}")
+    # An array may hold records.
+    shown = type(value) if getattr(value, "shape", ()) else repr(value)
+    raise ValueError(f"`{name}` must be {wanted}. Received: {name}={shown}")
 
 
 def is_number(value):

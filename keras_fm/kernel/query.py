@@ -90,24 +90,29 @@ class SumQuery(abc.ABC):
         return dataclasses.asdict(self)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class OwnedSumQuery(SumQuery):
     """A `SumQuery` whose privacy unit may be an owner of several records.
 
-    A dataclass that derives from it has two fields. `grouped`: whether an
-    owner's records are summed and scaled back to the norms that one record
-    may have. `reach`: how many other units' records may depend on one unit's
-    data.
+    Args:
+        grouped: whether an owner's records are summed and scaled back to the
+            norms that one record may have.
+        reach: int >= 0, how many *other* units' records may depend on one
+            unit's data.
     """
 
-    grouped: bool
-    reach: int
+    grouped: bool = False
+    reach: int = 0
 
-    proof_of_one_record: str
+    proof_of_one_record: typing.ClassVar[str]
     proof_of_owners = "docs/proofs/reconstruction.md"
 
     @abc.abstractmethod
     def _record(self, norm, replace):
         """Sensitivity of the vector for one record."""
+
+    def _keep(self, **rules):
+        checks.fields(self, grouped=checks.flag, reach=checks.natural, **rules)
 
     def _unit(self, norm, replace):
         """How much one privacy unit's own records may change."""
@@ -242,8 +247,6 @@ class QuadraticQuery(OwnedSumQuery):
     feature_l1_bound: float | None = None
     nonnegative: bool = False
     quadratic_scale: float = 1.0
-    grouped: bool = False
-    reach: int = 0
     public_features: bool = False
 
     names: typing.ClassVar[tuple[str, ...]] = ("quadratic", "linear")
@@ -255,15 +258,12 @@ class QuadraticQuery(OwnedSumQuery):
     exact_rows = summation.EXACT_ROWS
 
     def __post_init__(self):
-        checks.fields(
-            self,
+        self._keep(
             num_features=checks.count,
             # Plain Python numbers: a float32 bound would round sensitivities.
             feature_bound=checks.norm_bound,
             quadratic_scale=checks.norm_bound,
             nonnegative=checks.flag,
-            grouped=checks.flag,
-            reach=checks.natural,
             public_features=checks.flag,
             feature_l1_bound=partial(checks.optional, checks.norm_bound),
         )

@@ -190,23 +190,23 @@ def check(data):
         ValueError: saying what to write instead.
     """
     if columns.is_loader(data):
-        _check_loader(data)
+        check_loader(data)
     elif hasattr(data, "as_numpy_iterator"):
-        _check_dataset(data)
+        check_dataset(data)
     else:
         columns.check_dense(data, "data")
         for name, array in columns.flatten(data, "data"):
             columns.check_dense(array, name)
 
 
-def _check_dataset(data):
+def check_dataset(data, weights=False):
     count, spec = int(data.cardinality()), data.element_spec
     if count == -1:
         raise ValueError(
             "The dataset has no end, so its records cannot be counted. Remove "
             "`.repeat()`: `epochs` of `fit` repeats training."
         )
-    if isinstance(spec, (tuple, list)) and len(spec) > 2:
+    if isinstance(spec, (tuple, list)) and len(spec) > 2 + weights:
         raise ValueError(
             "A dataset must give pairs (x, y). Sample weights change what a "
             "record weighs and are not supported by a release. Received "
@@ -220,9 +220,9 @@ def _check_dataset(data):
             raise ValueError(
                 "The dataset leaves out the last batch if it is not full, so "
                 "one more record may bring in many others. Set "
-                "`drop_remainder=False`, or give a dataset of records, "
-                f"`.unbatch().batch({shape[0]})`. Received: batches of always "
-                f"{shape[0]} rows"
+                "`drop_remainder=False`; if its elements are single records, "
+                f"write `.batch(256)`. Received: batches of always {shape[0]} "
+                "rows"
             )
 
 
@@ -257,7 +257,7 @@ def _has_unknown_lengths(data):
     return any(shape.rank and None in shape[1:] for shape in shapes)
 
 
-def _check_loader(loader):
+def check_loader(loader):
     # A custom `batch_sampler` need not have a sampler.
     sampler = getattr(loader.batch_sampler, "sampler", None)
     rows = loader.dataset

@@ -269,11 +269,12 @@ class FitCharge:
         """The claimed cost of the steps, by the accountant of Poisson samples,
         on top of the releases below."""
         budget = self._callback.ledger.budget
+        others = [*self.others, *(one.mechanism for one in self.first)]
         alone, whole = (
             mechanisms.compose_epsilon(
                 found, budget.delta, scale=budget.epsilon
             )
-            for found in (self.others, [*self.others, self.mechanism])
+            for found in (others, [*others, self.mechanism])
         )
         return whole - alone
 

@@ -5,11 +5,12 @@ kept in memory, since a Poisson sample may need any row.
 """
 
 import math
+import warnings
 
 import keras
 import numpy as np
 
-from keras_fm.kernel import checks
+from keras_fm.kernel import checks, records
 from keras_fm.kernel.access import columns
 from keras_fm.per_example.owner_rows import OwnerRows, check_ids
 
@@ -156,6 +157,21 @@ class GivenRecords:
         self.weights = found if self.weights is None else self.weights * found
 
 
+def warn_of_missing(given):
+    """Warns if numbers are not finite."""
+    for array in keras.tree.flatten((given.x, given.y)):
+        if getattr(array, "dtype", np.dtype("O")).kind == "f" and not (
+            np.isfinite(array.min()) and np.isfinite(array.max())
+        ):
+            warnings.warn(
+                "Some records hold NaN or infinite numbers. Unless the model "
+                "replaces them, such a record adds nothing to a step, and the "
+                "noise is the same. Fill them by a public rule.",
+                stacklevel=3,
+            )
+            return
+
+
 def is_data_set(x):
     """Whether x is a data set of Keras or TensorFlow."""
     return isinstance(x, keras.utils.PyDataset) or hasattr(
@@ -186,19 +202,15 @@ def check_loader(loader):
 
 def batches_of(x):
     """The batches of a data set of Keras or TensorFlow."""
-    if isinstance(x, keras.utils.PyDataset):
-        endless = x.num_batches is None
-    else:
-        endless = int(x.cardinality()) == -1
-    if endless:
+    if not isinstance(x, keras.utils.PyDataset):
+        records.check_dataset(x, weights=True)
+        return x.as_numpy_iterator()
+    if x.num_batches is None:
         raise ValueError(
             "A data set without end has no number of records, which privacy "
-            "depends on. Leave out `.repeat()` (`epochs` repeats the records), "
-            "or give the `PyDataset` a length."
+            "depends on. Give the `PyDataset` a length."
         )
-    if isinstance(x, keras.utils.PyDataset):
-        return (x[i] for i in range(x.num_batches))
-    return x.as_numpy_iterator()
+    return (x[i] for i in range(x.num_batches))
 
 
 def check_alone(y, sample_weight, x):

@@ -6,7 +6,7 @@ import math
 import keras
 import numpy as np
 
-from keras_fm.kernel import checks
+from keras_fm.kernel import checks, records
 from keras_fm.per_example import given_records
 
 
@@ -56,6 +56,7 @@ class GivenStream:
         else:
             if hasattr(getattr(x, "dataset", None), "__len__"):
                 given_records.check_loader(x)
+                records.check_loader(x)
                 count = len(x)
             batches = iter(x() if callable(x) else x)
         first = next(batches, None)

@@ -23,6 +23,11 @@ class LearnedClips(ReleasedFirst):
     """
 
     def __init__(self, network, ledger, spends):
+        if network.rows_per_owner is not None:
+            raise ValueError(
+                'clip="histogram" counts records one by one, so it is not '
+                "supported for `owners`. Give thresholds."
+            )
         self._network = network
         query = ColumnHistogramQuery(
             num_columns=len(network.partitions), num_bins=_BINS
@@ -31,11 +36,6 @@ class LearnedClips(ReleasedFirst):
         super().__init__(query, name, ledger, spends)
 
     def learn(self, given, noise):
-        if given.owners is not None:
-            raise ValueError(
-                'clip="histogram" counts records one by one, so it is not '
-                "supported for `owners`. Give thresholds."
-            )
         found = self.released(self._places(given), noise)
         _, ends = found.range_of(0.0, 0.5)
         if np.any(ends == 1):

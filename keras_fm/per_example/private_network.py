@@ -329,6 +329,7 @@ class PrivateNetwork(keras.Model):
             keras.tree.flatten(callbacks), released=False
         )
         self.check_guarantee(callback.guarantee)
+        fit_contract.check_loss(self.model, self.loss)
         ordered = isinstance(participation, Participation)
         if ordered and epochs - initial_epoch == 1 and is_stream(x):
             needs_arrays = class_weight, chosen_of(callback.guarantee)
@@ -338,6 +339,7 @@ class PrivateNetwork(keras.Model):
             steps_per_epoch, shuffle = None, False
         else:
             given = GivenRecords(x, y, sample_weight, batch_size, self.classes)
+        given_records.warn_of_missing(given)
         if not self.model.built:
             x = keras.tree.map_structure(lambda v: v[:1], _made_up(given)[0])
             self.model(x)
@@ -357,6 +359,14 @@ class PrivateNetwork(keras.Model):
         fit_contract.check_held_out(
             validation_data, private, name="x of this fit"
         )
+        if isinstance(validation_data, tuple):
+            # What cannot be evaluated must fail before the charge.
+            x, y, weights = keras.utils.unpack_x_y_sample_weight(
+                keras.tree.map_structure(
+                    lambda v: None if v is None else v[:32], validation_data
+                )
+            )
+            super().evaluate(x, y, sample_weight=weights, verbose=0)
         if chosen_of(callback.guarantee) is not None:
             given.choose(callback.guarantee.unit)
         of_rows = "weights of rows: each a function of its row, by declaration"
@@ -541,7 +551,9 @@ class PrivateNetwork(keras.Model):
         ):
             return
         classes = outputs[0].shape[-1]
-        if classes and not np.all((y >= 0) & (y < classes)):
+        known = (y >= 0) & (y < (classes or 0))
+        known |= y == getattr(loss, "ignore_class", None)
+        if classes and not np.all(known):
             raise ValueError(
                 f"`y` must hold whole numbers from 0 to {classes - 1}, one for "
                 f"each of the {classes} outputs of '{self.model.name}'."
@@ -601,6 +613,10 @@ class PrivateNetwork(keras.Model):
     def save(self, filepath, **kwargs):
         """Saves the plain, trained model."""
         self.model.save(filepath, **kwargs)
+
+    def export(self, filepath, **kwargs):
+        """Exports the plain, trained model."""
+        self.model.export(filepath, **kwargs)
 
     def save_weights(self, filepath, **kwargs):
         """Saves the weights of the plain model."""

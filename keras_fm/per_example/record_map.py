@@ -22,7 +22,12 @@ from keras_fm.per_example import (
     recurrent_map,
     sum_noise,
 )
-from keras_fm.per_example.affine_maps import squared_length, total, without
+from keras_fm.per_example.affine_maps import (
+    UNDERFLOW,
+    squared_length,
+    total,
+    without,
+)
 from keras_fm.per_example.clipping import scales
 from keras_fm.per_example.product_weights import Products, watched
 
@@ -41,6 +46,11 @@ _COMPARES = (
     "and `Tversky` have one with `axis`), put the rows to compare into one "
     "record, as pairs, or name `owners`, whose rows stay together."
 )
+_HANDS_ON = (
+    "'{}' or its loss hands something of a record on to the next{} while it "
+    "trains. Keep state in weights (`add_weight`) that `assign` changes, and "
+    "draw with `keras.random` and a `keras.random.SeedGenerator` of the layer."
+)
 # Layers that draw random numbers for every record separately.
 _DRAWING = tuple(
     getattr(keras.layers, name)
@@ -50,9 +60,15 @@ _DRAWING = tuple(
         "AlphaDropout",
     )
 )
-# Operations of TensorFlow whose random stream has a state.
-_STREAMS = (
-    *("Random", "TruncatedNormal", "ParameterizedTruncatedNormal"),
+# Operations of TensorFlow that leave something for the next record.
+_LASTING = (
+    *(
+        "Assign",
+        "ResourceScatter",
+        "Random",
+        "TruncatedNormal",
+        "ParameterizedTruncatedNormal",
+    ),
     *("Multinomial", "RngReadAndSkip", "StatefulRandom", "StatefulUniform"),
     *("StatefulStandardNormal", "StatefulTruncatedNormal"),
 )
@@ -326,7 +342,7 @@ class RecordMap:
             by, returned, reads = self._gradients(direct, rest, x, y, keys)
         by = [ops.cast(v, "float32") for v in by]
         returned, reads = list(returned), list(reads)
-        squared = ops.zeros(ops.shape(keys)[:1])
+        squared = ops.full(ops.shape(keys)[:1], UNDERFLOW, "float32")
         for value in by:
             squared += squared_length(value)
         ghosts = []
@@ -627,6 +643,8 @@ def chosen_for(trainer, clip, example, piece=None, expected=None):
         _check_alone(plain, example)
     # A training call may do more than a plain call.
     _tried(plain, example, training=True)
+    if keras.backend.backend() == "torch":
+        _check_repeats(plain, example)
     ghosts = ghost_layers.found_in(
         trainer.model,
         lambda training: shaped(lambda: plain.loss_of_one(example, training)),
@@ -659,6 +677,24 @@ def chosen_for(trainer, clip, example, piece=None, expected=None):
         if all(_near(a, b) for a, b in zip(got, wanted)):
             return found
     return plain
+
+
+def _check_repeats(plain, example):
+    """Refuses what changes tensors in place: the next record would see it."""
+    held = plain.network.variables
+    before = [np.array(ops.convert_to_numpy(v)) for v in held]
+    # A clip would hide lengths.
+    clip, plain.clip = plain.clip, 1e6
+    first, again = (_tried(plain, example, training=True) for _ in range(2))
+    plain.clip = clip
+    kept = [*zip(first, again), *zip(before, map(ops.convert_to_numpy, held))]
+    if not all(
+        np.allclose(a, b, 1e-5, 1e-5 * np.max(np.abs(b), initial=0), True)
+        for a, b in kept
+    ):
+        for variable, value in zip(held, before):
+            variable.assign(value)
+        raise ValueError(_HANDS_ON.format(plain.network.name, ""))
 
 
 def check_rows(trainer, example):
@@ -883,27 +919,21 @@ def _run(made, arguments, traced):
             if not traced:
                 return function(*arguments)
             graph = function.get_concrete_function(*arguments).graph
-        _check_streams(graph.as_graph_def(), made.network)
+        _check_lasting(graph.as_graph_def(), made.network)
         return []
     return made.sums(*arguments)
 
 
-def _check_streams(graph, network):
-    """Refuses a TensorFlow stream that continues from record to record: with a
-    known seed, removing a record would change the others' masks."""
+def _check_lasting(graph, network):
+    """Refuses TensorFlow's own variables and streams of random numbers, which
+    one record would hand on to others."""
     nodes = [
         *graph.node,
         *(n for f in graph.library.function for n in f.node_def),
     ]
     for node in nodes:
-        if node.op.startswith(_STREAMS):
-            raise ValueError(
-                f"'{network.name}' draws from TensorFlow's own generator "
-                f"({node.op}) while it trains, so the gradient of a record "
-                "would depend on the records before it. Draw with "
-                "`keras.random` and a `keras.random.SeedGenerator` that the "
-                "layer keeps."
-            )
+        if node.op.startswith(_LASTING):
+            raise ValueError(_HANDS_ON.format(network.name, f" ({node.op})"))
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ Every noisy sum on a device comes from here.
 """
 
 import functools
+import math
 
 import keras
 import numpy as np
@@ -79,16 +80,10 @@ def keys_of_steps(keys, weights):
 def _normal(sizes, keys, dtype):
     """Vectors of standard normal numbers from the first keys of a batch. They
     have the precision of the sums, since coarser noise would show itself."""
-    backend = keras.backend.backend()
-    if backend == "jax":
-        import jax
-
-        # Two numbers of each block of Threefry; otherwise JAX takes one, so
-        # that devices may share the work.
-        with jax.threefry_partitionable(False):
-            return _normal_of_jax(sizes, jax_key(keys[0, 0]), dtype)
+    if keras.backend.backend() == "jax":
+        return _normal_of_jax(sizes, keys, dtype)
     half = -(-sum(sizes) // 2)
-    if backend == "tensorflow":
+    if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 
         # Compiled, Threefry is faster; not compiled, there is none.
@@ -97,7 +92,7 @@ def _normal(sizes, keys, dtype):
         drawn = functools.partial(
             tf.random.stateless_uniform, (2, half), dtype=dtype, alg=alg
         )
-        flat = tf.function(drawn, jit_compile=True)(keys[0, 0])
+        flat = _of_two(tf.function(drawn, jit_compile=True), keys)
     else:
         import torch
 
@@ -115,7 +110,14 @@ def _normal(sizes, keys, dtype):
     return ops.split(ops.concatenate(found), ends.tolist())[:-1]
 
 
-def _normal_of_jax(sizes, key, dtype):
+def _of_two(drawn, keys):
+    """Uniform numbers in [0, 1), added up from the words of two rows: the 62
+    bits of one can be searched."""
+    found = drawn(keys[0, 0]) + drawn(keys[-1, 0])
+    return found - ops.floor(found)
+
+
+def _normal_of_jax(sizes, keys, dtype):
     import jax
 
     # Large tensors are drawn separately, since splitting one vector takes
@@ -123,20 +125,23 @@ def _normal_of_jax(sizes, key, dtype):
     # as a layer.
     large = [n for n in sizes if n >= _LARGE]
     small = [n for n in sizes if n < _LARGE]
-    own = iter(jax.random.split(key, len(large) + 1))
-    flat = jax.random.normal(next(own), (sum(small),), dtype)
-    parts = iter(ops.split(flat, np.cumsum(small).tolist()))
-    return [
-        jax.random.normal(next(own), (n,), dtype)
-        if n >= _LARGE
-        else next(parts)
-        for n in sizes
-    ]
 
+    def normal(place, size):
+        def drawn(words):
+            words = ops.cast(words, "uint32")
+            key = jax.random.wrap_key_data(words, impl="threefry2x32")
+            own = jax.random.fold_in(key, place)
+            return jax.random.uniform(own, (size,), dtype)
 
-def jax_key(words):
-    """A key of JAX from two words."""
-    import jax
+        # As JAX does, whose normal numbers take one key.
+        least = np.nextafter(np.array(-1, dtype), 0)
+        found = jax.numpy.maximum(2 * _of_two(drawn, keys) - 1, least)
+        return math.sqrt(2) * jax.lax.erf_inv(found)
 
-    words = ops.cast(words, "uint32")
-    return jax.random.wrap_key_data(words, impl="threefry2x32")
+    # Two numbers of each block of Threefry; otherwise JAX takes one, so that
+    # devices may share the work.
+    with jax.threefry_partitionable(False):
+        flat = normal(0, sum(small))
+        parts = iter(ops.split(flat, np.cumsum(small).tolist()))
+        others = iter([normal(i, n) for i, n in enumerate(large, 1)])
+    return [next(others if n >= _LARGE else parts) for n in sizes]

@@ -49,8 +49,6 @@ class ColumnHistogramQuery(OwnedSumQuery):
     num_columns: int
     num_bins: int = 256
     missing: bool = False
-    grouped: bool = False
-    reach: int = 0
 
     names = ("counts",)
     proof_of_one_record = "docs/proofs/column_moments.md"
@@ -58,13 +56,10 @@ class ColumnHistogramQuery(OwnedSumQuery):
     entry_bounds = (1.0,)
 
     def __post_init__(self):
-        checks.fields(
-            self,
+        self._keep(
             num_columns=checks.count,
             num_bins=partial(checks.integer, at_least=2),
             missing=checks.flag,
-            grouped=checks.flag,
-            reach=checks.natural,
         )
 
     @property

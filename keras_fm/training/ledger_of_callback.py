@@ -106,6 +106,11 @@ def _opened(budget, guarantee, path):
         if path is None:
             _propose_file()
             return Ledger(budget, neighbours=neighbours, unit=unit.name)
+        if isinstance(path, Ledger):
+            raise ValueError(
+                "`ledger` must be the path of a file. To charge a Ledger, pass "
+                "it in place of the budget: `PrivateModel(ledger, data=...)`."
+            )
         return Ledger.open(
             path, budget=budget, neighbours=neighbours, unit=unit.name
         )

@@ -1,6 +1,7 @@
 import dataclasses
 import math
 import os
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -249,7 +250,7 @@ class PrivateModel(keras.callbacks.Callback):
                 participation,
             )
             return first_weights.noted(text, model.model)
-        fit_contract.check_loss(model)
+        fit_contract.check_loss(model, model.loss)
         plan = self._make_plan()
         self._check_before(plan)
         entries = plan.entries()
@@ -291,6 +292,10 @@ class PrivateModel(keras.callbacks.Callback):
             raise ValueError(
                 'guarantee="proven" needs the private records, and so does '
                 "every FunctionalNet: pass `data=(x, y)`."
+                if self._parts
+                else f"'{model.name}' has no private layer. Train all of its "
+                "layers with noisy steps, `keras_fm.make_private(model)`, or "
+                "let it end in a `PrivateDense` and pass `data=(x, y)`."
             )
         if not by_steps:
             return PublishedPlan(model, **shared)
@@ -382,6 +387,12 @@ class PrivateModel(keras.callbacks.Callback):
         self.new_release = False
         self._check_before(plan)
         if plan.is_done and not plan.redo:
+            if self.data is not None and not self._ledger.entries:
+                warnings.warn(
+                    f"'{self.model.name}' was released before: this fit uses "
+                    "no records. For another release set `new_release = True`.",
+                    stacklevel=2,
+                )
             if plan.published and not plan.top.published:
                 self._refuse_proven(self.model.name)
             self._seal(plan)

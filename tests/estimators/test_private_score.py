@@ -100,6 +100,28 @@ def test_a_score_is_left_its_share_of_every_budget():
     assert len(model.ledger_.entries) == 7
 
 
+def test_a_score_without_a_share():
+    model = made().fit(X, Y)
+    spent = model.ledger_.entries
+    with pytest.raises(ValueError, match=r"evaluation=0.1"):
+        model.private_score(X, Y)
+    assert model.ledger_.entries == spent
+
+
+def test_columns_that_are_not_used_are_not_hashed():
+    """A column of dates was refused."""
+    pd = pytest.importorskip("pandas")
+    table = pd.DataFrame(X, columns=["a", "b", "c"])
+    table["joined"] = pd.Timestamp("2020-01-01")
+    columns = {name: (-4, 4) for name in "abc"}
+    model = made(bounds=None, columns=columns, held_out=0.3, evaluation=0.1)
+    model.fit(table, Y)
+    found = model.private_score(table, Y, metrics="accuracy")
+    _, (x, _) = part_by_hash(table[[*columns]], Y, 0.3)
+    # Noise of epsilon 20: beyond 20 rows less than once in 10^9 runs.
+    assert abs(found.statistics["means"].sum() - len(x)) < 20
+
+
 def test_noise_drawn_is_noise_charged():
     """Of 10,000 empty bins; 6 % off less than once in a million runs."""
     model = made(2.0, evaluation=0.1).fit(X, Y)

@@ -575,6 +575,7 @@ def test_models_that_are_refused(model, words):
         ({"validation_split": 0.2}, "`validation_split` would show"),
         ({"validation_data": (X[:5], Y[:5])}, "holds private records"),
         ({"validation_data": (X, Y)}, "holds private records"),
+        ({"validation_data": (OTHERS[:, 1:], Y[:5].copy())}, ""),
         ({"steps_per_epoch": 0}, "`steps_per_epoch` must be"),
         ({"sample_weight": 2 * np.ones(40)}, "must be from 0 to 1"),
         ({"y": np.array(["no", "yes"] * 20)}, r'classes=\["no", "yes"\]'),
@@ -699,7 +700,8 @@ def test_layers_that_were_adapted_are_not_public():
     """The exact mean and variance of the records would be in the file."""
     learned = L.Normalization()
     learned.adapt(X)
-    model = keras.Sequential([keras.Input((6,)), learned, L.Dense(2)])
+    last = L.Dense(2, activation="softmax")
+    model = keras.Sequential([keras.Input((6,)), learned, last])
     given = callback()
     with pytest.raises(ValueError, match="constants of private data"):
         compiled(model).fit(X, Y, verbose=0, callbacks=[given])
@@ -707,6 +709,89 @@ def test_layers_that_were_adapted_are_not_public():
     given = callback()
     fit(compiled(model, public="means of a census"), given)
     assert given.ledger.entries
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("activation", [None, "relu"])
+def test_logits_under_a_loss_of_probabilities(activation):
+    """It would learn nothing, for the whole budget."""
+    last, given = L.Dense(2, activation=activation), callback()
+    private = compiled(keras.Sequential([keras.Input((6,)), last]))
+    with pytest.raises(ValueError, match="loss takes probabilities"):
+        private.fit(X, Y, verbose=0, callbacks=[given])
+    assert not given.ledger.entries
+
+
+@pytest.mark.once
+def test_a_class_that_the_loss_ignores():
+    private, given = fm.make_private(network()), callback()
+    private.compile(
+        "sgd", keras.losses.SparseCategoricalCrossentropy(ignore_class=255)
+    )
+    y = np.where(np.arange(40) < 5, 255, Y)
+    fit(private, given, y=y)
+    assert given.ledger.entries
+    other = fm.make_private(network())
+    other.compile("sgd", private.loss)
+    with pytest.raises(ValueError, match="whole numbers from 0 to 1"):
+        fit(other, callback(), y=np.where(y == 255, 254, y))
+
+
+@pytest.mark.once
+def test_records_that_are_not_numbers_are_told():
+    x = X.copy()
+    x[3, 2] = np.inf
+    with pytest.warns(UserWarning, match="NaN or infinite"):
+        fit(compiled(network()), callback(), x=x)
+
+
+@pytest.mark.once
+def test_one_row_of_each_owner():
+    given = callback()
+    private = compiled(network(), rows_per_owner=1)
+    fit(private, given, owners=np.arange(40) // 2)
+    assert given.ledger.entries
+
+
+def keeps_a_mean(inputs, mean):
+    """A moving average, in the backend's own way."""
+    if BACKEND == "torch":
+        mean.value.detach().mul_(0.9).add_(0.1 * inputs.detach().mean())
+    else:
+        mean.assign(0.9 * mean + 0.1 * ops.mean(inputs))
+
+
+@pytest.mark.skipif(BACKEND == "jax", reason="its arrays do not change")
+@pytest.mark.parametrize("where", ["layer", "loss"])
+def test_what_the_next_record_would_see_is_refused(where):
+    """One record moved a step by 12 clips."""
+    if BACKEND == "tensorflow":
+        import tensorflow as tf
+
+        mean = tf.Variable(1.0)
+    else:
+        mean = keras.Variable(1.0)
+
+    class Scaled(L.Layer):
+        def call(self, inputs, training=None):
+            if training:
+                keeps_a_mean(inputs, mean)
+            return inputs / ops.convert_to_tensor(mean)
+
+    def loss(y, outputs):
+        keeps_a_mean(y, mean)
+        error = ops.mean(ops.square(y - outputs), axis=-1)
+        return error / ops.convert_to_tensor(mean)
+
+    layers = [Scaled()] if where == "layer" else []
+    private = fm.make_private(
+        keras.Sequential([keras.Input((6,)), *layers, L.Dense(2)])
+    )
+    private.compile("sgd", loss if where == "loss" else "mse")
+    given = callback()
+    with pytest.raises(ValueError, match="hands something of a record on"):
+        private.fit(X, X[:, :2], batch_size=10, verbose=0, callbacks=[given])
+    assert not given.ledger.entries
 
 
 @pytest.mark.once
@@ -833,8 +918,11 @@ def test_a_row_is_a_record_whatever_holds_it():
 
         data = tf.data.Dataset.from_tensor_slices((X, Y))
         np.testing.assert_array_equal(GivenRecords(data.batch(7)).y, Y)
-        with pytest.raises(ValueError, match="without end"):
+        with pytest.raises(ValueError, match="has no end"):
             GivenRecords(data.batch(7).repeat())
+        # One record more would bring in six others.
+        with pytest.raises(ValueError, match="drop_remainder=False"):
+            GivenRecords(data.batch(7, drop_remainder=True))
     if BACKEND == "torch":
         import torch
         from torch.utils.data import DataLoader, TensorDataset
@@ -947,6 +1035,6 @@ def test_a_layer_that_draws_from_tensorflow_itself_is_refused():
     private = fm.make_private(model)
     private.compile("sgd", "mse")
     rows = np.ones((20, 4), "float32")
-    with pytest.raises(ValueError, match="TensorFlow's own generator"):
+    with pytest.raises(ValueError, match="hands something of a record on"):
         private.fit(rows, rows[:, :3], batch_size=5, callbacks=[given])
     assert not given.ledger.entries

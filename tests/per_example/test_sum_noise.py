@@ -48,14 +48,17 @@ def test_symmetric_noise_has_the_density_of_the_frobenius_norm():
 
 
 def test_every_word_of_the_key_counts_and_tensors_have_their_own():
-    found = [drawn(k) for k in ([11, 500], [12, 500], [11, 900], [500, 11])]
+    keys = [11, 500], [12, 500], [11, 900], [500, 11]
+    # Words of one row could be searched: 62 bits.
+    more = [[*k, 7, 8] for k in keys] + [[11, 500, 7, 9], [11, 500, 6, 8]]
+    found = [drawn(k) for k in [*keys, *more]]
     found += list(drawn([7, 8], (2, 50, 40)))
     for i, first in enumerate(found):
         assert len(np.unique(first)) > 1900
         for second in found[:i]:
             # 2000 pairs: beyond 0.15 by chance in one of 1e10.
             assert abs(np.corrcoef(first.ravel(), second.ravel())[0, 1]) < 0.15
-    np.testing.assert_array_equal(found[0], drawn([11, 500]))
+    np.testing.assert_array_equal(found[4], drawn([11, 500, 7, 8]))
 
 
 def test_large_and_small_sums_have_their_own():

@@ -367,6 +367,8 @@ def test_a_ledger_in_a_file_is_one_budget_wherever_the_process_goes(
         private(ledger="privacy.json")
     with pytest.raises(ValueError, match="must be a file"):
         private(ledger=".")
+    with pytest.raises(ValueError, match="in place of the budget"):
+        private(ledger=callback.ledger)
 
 
 # Data --------------------------------------------------------------------

@@ -251,19 +251,31 @@ def test_losses_of_probabilities_are_refused_for_logits(loss):
     [
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         None,
-        "sparse_categorical_crossentropy",
+        "mse",
     ],
 )
 def test_losses_that_fit(loss):
     model, y = network(), Y
     if isinstance(loss, str):
-        # Of a layer that gives numbers nothing is known.
-        head = fm.layers.PrivateDense(
-            1, loss="squared_error", target_bounds=(0, 2)
-        )
-        model = keras.Sequential([keras.Input((4,)), head])
+        model = of_numbers()
     model.compile("sgd", loss)
     callback((X, y)).plan(model)
+
+
+def of_numbers():
+    head = fm.layers.PrivateDense(1, loss="squared_error", target_bounds=(0, 2))
+    return keras.Sequential([keras.Input((4,)), head])
+
+
+@pytest.mark.parametrize(
+    "loss", [*PROBABILITIES, keras.losses.BinaryCrossentropy(from_logits=True)]
+)
+def test_losses_of_classes_are_refused_for_numbers(loss):
+    """Validation failed after the charge, or its values meant nothing."""
+    model = of_numbers()
+    model.compile("sgd", loss)
+    with pytest.raises(ValueError, match="loss is of classes"):
+        callback((X, Y)).plan(model)
 
 
 # What is not seen --------------------

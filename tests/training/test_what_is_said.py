@@ -29,6 +29,26 @@ def plan(model):
     return fm.callbacks.PrivateModel(1.0, 1e-5, data=(X, Y)).plan(model)
 
 
+def test_a_model_without_a_private_layer():
+    plain = keras.Sequential([keras.Input((6,)), keras.layers.Dense(2)])
+    plain.compile("sgd", "mse")
+    given = fm.callbacks.PrivateModel(1.0, 1e-5)
+    with pytest.raises(ValueError, match=r"`keras_fm.make_private\(model\)`"):
+        given.plan(plain)
+
+
+def test_records_that_a_released_model_does_not_use():
+    model = over(keras.layers.Rescaling(1.0))
+    model.compile("sgd", fm.losses.TaylorCrossEntropy())
+    first, other = (
+        fm.callbacks.PrivateModel(1.0, 1e-5, data=(X, Y)) for _ in range(2)
+    )
+    model.fit(X, Y, verbose=0, callbacks=[first])
+    with pytest.warns(UserWarning, match="was released before"):
+        model.fit(X, Y, verbose=0, callbacks=[other])
+    assert not other.ledger.entries
+
+
 def test_a_frozen_body_with_random_weights_is_pointed_out(tmp_path):
     """On every backend: an initializer gives the same numbers again."""
     body = keras.layers.Dense(3, trainable=False, name="features")

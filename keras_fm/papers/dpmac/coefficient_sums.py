@@ -10,7 +10,7 @@ import math
 
 from keras import ops
 
-from keras_fm.per_example.affine_maps import scaled, without
+from keras_fm.per_example.affine_maps import UNDERFLOW, scaled, without
 
 # Below the threshold by more than the rounding of a float32 norm.
 _MARGIN = 1 - 1e-4
@@ -25,8 +25,10 @@ def norms(stage, meeting):
 
 def second_norms(stage, meeting):
     """`(n,)` Frobenius norms of the second-order coefficients."""
-    curved = ops.sqrt(ops.sum(ops.square(meeting.curvature), axis=1))
-    return curved * stage.map.squared_inputs(meeting.inputs)
+    squared = ops.sum(ops.square(meeting.curvature), axis=1)
+    return ops.sqrt(squared + UNDERFLOW) * stage.map.squared_inputs(
+        meeting.inputs
+    )
 
 
 def factors(lengths, weights, threshold):

@@ -51,20 +51,15 @@ class PatchClustersQuery(OwnedSumQuery):
     directions: int
     components: int
     clip: float
-    grouped: bool = False
-    reach: int = 0
 
     names = ("sums",)
     proof_of_one_record = "docs/proofs/patch_moments.md"
 
     def __post_init__(self):
-        checks.fields(
-            self,
+        self._keep(
             directions=checks.count,
             components=checks.count,
             clip=checks.norm_bound,
-            grouped=checks.flag,
-            reach=checks.natural,
         )
 
     @property

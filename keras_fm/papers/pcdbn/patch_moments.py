@@ -71,15 +71,12 @@ class PatchMomentQuery(OwnedSumQuery):
     order: int = 2
     feature_bound: float
     constant: float
-    grouped: bool = False
-    reach: int = 0
 
     names = ("moments",)
     proof_of_one_record = "docs/proofs/patch_moments.md"
 
     def __post_init__(self):
-        checks.fields(
-            self,
+        self._keep(
             num_features=functools.partial(
                 checks.integer,
                 at_least=2,
@@ -89,8 +86,6 @@ class PatchMomentQuery(OwnedSumQuery):
             # Plain Python numbers: a float32 bound would round sensitivities.
             feature_bound=checks.norm_bound,
             constant=checks.norm_bound,
-            grouped=checks.flag,
-            reach=checks.natural,
         )
         if not self.constant < self.feature_bound:
             raise ValueError(

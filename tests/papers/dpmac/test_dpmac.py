@@ -340,6 +340,15 @@ def test_labels_of_no_class_are_refused_unspent(label, kind):
             {"clip": "histogram", "rows_per_owner": 3},
             "counts records one by one",
         ),
+        (
+            fm.Proven(unit=fm.Unit(owners=np.arange(N) // 2)),
+            {
+                "clip": "histogram",
+                "rows_per_owner": 3,
+                "pca": True,
+            },
+            "counts records one by one",
+        ),
     ],
 )
 @pytest.mark.once
@@ -365,6 +374,20 @@ def test_a_second_fit_is_charged_again():
     fit(model, private)
     assert once < private.ledger.epsilon() <= 2.0 * (1 + 1e-9)
     assert len(private.ledger.entries) == 2
+
+
+@pytest.mark.once
+def test_published_steps_after_a_proven_release():
+    """The claim is what is left for the steps."""
+    promise = fm.Published(lot=BATCH, neighbours="add_remove")
+    model, private = build(), callback(guarantee=promise)
+    fit(model, private, class_weight="balanced")
+    assert [e.guarantee for e in private.ledger.entries] == [
+        "proven",
+        "claimed",
+    ]
+    budget = private.ledger.budget.epsilon
+    assert 0.99 * budget < private.ledger.claimed_epsilon() <= budget
 
 
 def test_thresholds_from_a_histogram():

@@ -1,5 +1,7 @@
 """DPMAC's coefficients: exact, clipped per record, and of that record only."""
 
+import types
+
 import keras
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ from keras import layers as L
 from keras import ops
 from scipy import special
 
+from keras_fm.papers.dpmac.coefficient_sums import second_order
 from keras_fm.papers.dpmac.dpmac import DPMAC, CoordinateMap
 from keras_fm.per_example.output_losses import LOSSES
 
@@ -591,6 +594,17 @@ def test_no_tensor_of_batch_times_weights(kind):
 
     if kind != "convolution":
         assert max(sizes(naive, x, y)) == rows * 37 * 29
+
+
+def test_a_curvature_whose_square_is_zero():
+    """A saturated unit of a long record: its norm was 0 and its coefficient
+    eight times the threshold."""
+    model = DPMAC((8,), [L.Dense(1)], order=2, clip=0.1, curvature_clip=0.1)
+    (stage,) = model._steps.stages
+    inputs, curvature = tensor(np.full((1, 8), 1e10)), tensor([[1e-21]])
+    meeting = types.SimpleNamespace(inputs=inputs, curvature=curvature)
+    found = second_order(stage, meeting, tensor([1.0]), 0.1)
+    assert np.linalg.norm(array(found)) <= 0.1
 
 
 # Analytic thresholds --------------------
