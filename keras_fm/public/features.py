@@ -91,6 +91,8 @@ def build(name, input_shape, units=None, filters=None, scenes=9000):
       half its size, and second-order pooling in small windows; a quarter of
       `units` each.
 
+    Maps of patches take a minute or more to make, once: save them.
+
     Args:
         name: one of `FEATURES`.
         input_shape: `(height, width, channels)` of one image.

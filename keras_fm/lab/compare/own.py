@@ -55,6 +55,12 @@ class OwnModel:
     def __init__(self, build, shape, classes):
         if isinstance(build, str):
             build = script_functions.load({"model": build})["model"]
+        if isinstance(build, keras.Model):
+            raise ValueError(
+                "`model` must be a function that builds a model, since every "
+                "run begins with new weights: `def build(): ...`. Received: "
+                f"a {type(build).__name__}"
+            )
         self._build, self._given = build, (tuple(shape), classes)
         self._mends, self.changes = False, []
         self.whole(0)

@@ -98,6 +98,11 @@ def test_another_model_is_refused(build, words):
         model_of(build)
 
 
+def test_a_model_in_place_of_its_builder():
+    with pytest.raises(ValueError, match="a function that builds a model"):
+        model_of(keras.Sequential([keras.Input((5,)), keras.layers.Dense(2)]))
+
+
 def test_other_weights_are_another_model():
     def scaled(factor):
         def build(shape, classes):
