@@ -862,7 +862,8 @@ def _tried(made, example, training=False):
     made.training, piece = training, made.piece
     n = len(keras.tree.flatten(example)[0])
     if made.way != "one":
-        made.piece = n
+        # As a fit does: what XLA cannot compile within a loop over pieces.
+        made.piece = max(n - 1, 1)
     try:
         x, y = keras.tree.map_structure(ops.convert_to_tensor, example)
         keys = ops.ones((n, *made.key_shape), KEY_DTYPE)

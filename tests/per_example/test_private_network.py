@@ -753,6 +753,26 @@ def test_one_row_of_each_owner():
     assert given.ledger.entries
 
 
+def test_a_layer_that_branches_on_a_record():
+    """On TensorFlow XLA failed on it in a loop over pieces, after the charge:
+    the trial had one piece."""
+
+    class Branching(L.Layer):
+        def build(self, shape):
+            self.a = self.add_weight(shape=(shape[-1], 2))
+            self.b = self.add_weight(shape=(shape[-1], 2))
+
+        def call(self, x):
+            return ops.cond(
+                ops.sum(x) > 0, lambda: x @ self.a, lambda: x @ self.b
+            )
+
+    given = callback()
+    model = keras.Sequential([keras.Input((6,)), Branching(), L.Softmax()])
+    fit(compiled(model), given, batch_size=20)
+    assert given.ledger.entries
+
+
 def keeps_a_mean(inputs, mean):
     """A moving average, in the backend's own way."""
     if BACKEND == "torch":
