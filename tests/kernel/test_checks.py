@@ -77,6 +77,8 @@ def test_a_rule(rule, good, bad, words):
 
 
 def test_an_array_is_refused_without_its_numbers():
+    with pytest.raises(ValueError, match="Received: n=<class 'numpy.ndarray'>"):
+        checks.count("n", np.array([123.0, 4.0]))
     checks.finite("x", np.ones(3))
     for value in (NAN, INF):
         with pytest.raises(ValueError) as caught:

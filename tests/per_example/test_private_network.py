@@ -737,6 +737,15 @@ def test_a_class_that_the_loss_ignores():
         fit(other, callback(), y=np.where(y == 255, 254, y))
 
 
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="writes a SavedModel")
+def test_an_export_is_that_of_the_plain_model(tmp_path):
+    private = compiled(network())
+    fit(private, callback())
+    private.export(tmp_path / "mine", verbose=False)
+    served = keras.layers.TFSMLayer(tmp_path / "mine", call_endpoint="serve")
+    np.testing.assert_allclose(served(X), private.model(X), rtol=1e-5)
+
+
 @pytest.mark.once
 def test_records_that_are_not_numbers_are_told():
     x = X.copy()
