@@ -63,10 +63,7 @@ class ColumnMomentsQuery(OwnedSumQuery):
     entry_bounds = (1.0, 1.0, 0.5)
 
     def __post_init__(self):
-        self._keep(
-            num_columns=checks.count,
-            missing=checks.flag,
-        )
+        self._keep(num_columns=checks.count, missing=checks.flag)
 
     @property
     def shapes(self):

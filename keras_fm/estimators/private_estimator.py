@@ -200,7 +200,7 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
             ValueError, BudgetExceededError: see `private_evaluate`.
         """
         check_is_fitted(self, "model_")
-        if not (share or self.evaluation):
+        if share is None and not self.evaluation:
             raise ValueError(
                 "Nothing was kept for a measurement. Build it with "
                 f"`{type(self).__name__}(..., evaluation=0.1)`."
@@ -220,7 +220,7 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
             self,
             (X, y),
             ledger=self.ledger_,
-            share=share or self.evaluation,
+            share=self.evaluation if share is None else share,
             bins=bins,
             rows=rows,
             name="score",

@@ -112,6 +112,7 @@ class OwnedSumQuery(SumQuery):
         """Sensitivity of the vector for one record."""
 
     def _keep(self, **rules):
+        """`checks.fields`, with the rules of the fields of all such queries."""
         checks.fields(self, grouped=checks.flag, reach=checks.natural, **rules)
 
     def _unit(self, norm, replace):

@@ -200,6 +200,12 @@ def check(data):
 
 
 def check_dataset(data, weights=False):
+    """Refuses a `tf.data.Dataset` that repeats records or leaves some out.
+
+    Args:
+        data: the dataset.
+        weights: whether it may hold weights of records.
+    """
     count, spec = int(data.cardinality()), data.element_spec
     if count == -1:
         raise ValueError(
@@ -258,6 +264,7 @@ def _has_unknown_lengths(data):
 
 
 def check_loader(loader):
+    """Refuses a `DataLoader` that repeats records or leaves some out."""
     # A custom `batch_sampler` need not have a sampler.
     sampler = getattr(loader.batch_sampler, "sampler", None)
     rows = loader.dataset

@@ -729,7 +729,9 @@ class PrivateFit:
         )
         self._correlated, self._shuffle = self._charge.correlated, shuffle
         self._plan = self._charge.plan
-        parts, rows = replicas.parts_of_batch(network), self._plan.capacity
+        parts = replicas.parts_of_batch(network)
+        # The noise takes words of two rows, be they padding.
+        rows = max(self._plan.capacity, 2 * parts)
         self._rows = rows = rows + -rows % parts
         kind, more = poisson_samples.PoissonSamples, {}
         if self._charge.bins:

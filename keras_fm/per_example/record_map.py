@@ -61,16 +61,12 @@ _DRAWING = tuple(
     )
 )
 # Operations of TensorFlow that leave something for the next record.
-_LASTING = (
-    *(
-        "Assign",
-        "ResourceScatter",
-        "Random",
-        "TruncatedNormal",
-        "ParameterizedTruncatedNormal",
-    ),
-    *("Multinomial", "RngReadAndSkip", "StatefulRandom", "StatefulUniform"),
-    *("StatefulStandardNormal", "StatefulTruncatedNormal"),
+_LASTING = tuple(
+    """
+    Assign ResourceScatter Random TruncatedNormal ParameterizedTruncatedNormal
+    Multinomial RngReadAndSkip StatefulRandom StatefulUniform
+    StatefulStandardNormal StatefulTruncatedNormal
+    """.split()
 )
 
 
@@ -642,9 +638,10 @@ def chosen_for(trainer, clip, example, piece=None, expected=None):
     if not any(np.any(v) for v in wanted):
         _check_alone(plain, example)
     # A training call may do more than a plain call.
-    _tried(plain, example, training=True)
     if keras.backend.backend() == "torch":
         _check_repeats(plain, example)
+    else:
+        _tried(plain, example, training=True)
     ghosts = ghost_layers.found_in(
         trainer.model,
         lambda training: shaped(lambda: plain.loss_of_one(example, training)),

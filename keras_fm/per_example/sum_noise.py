@@ -27,9 +27,9 @@ def noisy(mechanism, sums, keys, symmetric=None):
         mechanism: the mechanism of the entry, a `GaussianNoise`; its
             sensitivity is in the units of the sums together.
         sums: list of tensors of one dtype, over the records of this replica.
-        keys: `(rows, streams, 2)` secret words, drawn for this step; the first
-            stream is used for nothing else. Or, for correlated noise, a list of
-            pairs of a weight and such words.
+        keys: `(rows, streams, 2)` secret words, drawn for this step, of at
+            least two rows; the first stream is used for nothing else. Or, for
+            correlated noise, a list of pairs of a weight and such words.
         symmetric: `None`, or for each tensor whether its last two axes form a
             symmetric matrix. Its noise has independent entries of variance 1 on
             the diagonal and 1/2 above, so that the density depends on the

@@ -755,6 +755,17 @@ def test_records_that_are_not_numbers_are_told():
 
 
 @pytest.mark.once
+def test_a_batch_has_two_rows_of_words_for_its_noise():
+    private, seen = compiled(network()), []
+    step = private.noisy_sums
+    private.noisy_sums = lambda made, sums, keys, *more: (
+        seen.append(keys.shape[0]) or step(made, sums, keys, *more)
+    )
+    fit(private, callback(), x=X[:1], y=Y[:1], batch_size=1)
+    assert set(seen) == {2}
+
+
+@pytest.mark.once
 def test_one_row_of_each_owner():
     given = callback()
     private = compiled(network(), rows_per_owner=1)
@@ -793,7 +804,7 @@ def keeps_a_mean(inputs, mean):
 @pytest.mark.skipif(BACKEND == "jax", reason="its arrays do not change")
 @pytest.mark.parametrize("where", ["layer", "loss"])
 def test_what_the_next_record_would_see_is_refused(where):
-    """One record moved a step by 12 clips."""
+    """One record moved a step by many clips."""
     if BACKEND == "tensorflow":
         import tensorflow as tf
 

@@ -435,7 +435,7 @@ def test_what_is_used_otherwise_is_formed():
 
 @pytest.mark.skipif(BACKEND != "torch", reason="others fail before a charge")
 def test_norms_are_float32_whatever_the_default_type_is():
-    """In bfloat16 small squares were lost: a record added 1.3 clips."""
+    """In bfloat16 small squares were lost: a record added more than a clip."""
     _, made, x, y = map_of(own_products)
     given = map(ops.convert_to_tensor, (x, y, keys_for(made, N)))
     keras.config.set_floatx("bfloat16")

@@ -26,12 +26,13 @@ def drawn(keys, shape=(50, 40), mechanism=None, symmetric=None, value=0.0):
     return ops.convert_to_numpy(found)
 
 
+@pytest.mark.parametrize("keys", [[5, 6], [5, 6, 7, 8]])
 @pytest.mark.parametrize("sensitivity", [0.5, 2 * 2**0.5])
-def test_mean_and_variance(sensitivity):
+def test_mean_and_variance(sensitivity, keys):
     """The noise is that of the mechanism, whatever its sensitivity is. Fixed
     keys: the test cannot fail by chance; a scale off by 10 % is rejected."""
     mechanism = GaussianMechanism(sensitivity=sensitivity, noise_multiplier=3.0)
-    found = drawn([5, 6], (100, 200), mechanism, value=7.0)
+    found = drawn(keys, (100, 200), mechanism, value=7.0)
     for scale, passes in ((1.0, True), (0.9, False), (1.1, False)):
         normal = stats.norm(7, scale * 3.0 * sensitivity)
         pvalue = stats.kstest(found.ravel(), normal.cdf).pvalue

@@ -25,10 +25,8 @@ def norms(stage, meeting):
 
 def second_norms(stage, meeting):
     """`(n,)` Frobenius norms of the second-order coefficients."""
-    squared = ops.sum(ops.square(meeting.curvature), axis=1)
-    return ops.sqrt(squared + UNDERFLOW) * stage.map.squared_inputs(
-        meeting.inputs
-    )
+    squared = ops.sum(ops.square(meeting.curvature), axis=1) + UNDERFLOW
+    return ops.sqrt(squared) * stage.map.squared_inputs(meeting.inputs)
 
 
 def factors(lengths, weights, threshold):
